@@ -1,8 +1,8 @@
 """Support of the fused engines, with the reason where one supports something not.
 
-`NATIVE`, `CUDA` and `TRITON` are the only places that decide about a tensor or a parameter. The reference
-runs everything else. A reason is a phrase such as "its gradient is torch.float64"; an empty reason
-means that the engine supports it.
+`NATIVE`, `CUDA` and `TRITON` are the only places that decide about a tensor or a parameter. The
+reference runs everything else. A reason is a phrase such as "its gradient is torch.float64"; an
+empty reason means that the engine supports it.
 """
 
 from __future__ import annotations

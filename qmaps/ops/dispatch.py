@@ -95,7 +95,12 @@ def dequantize(
         target = _target(out, shape, dtype, packed.device)
         cuda_tensors.dequantize(device, packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)
-    if fused and packed.numel() and _triton_runs(*stored) and TRITON.supports(normalizer, map_, shape):
+    if (
+        fused
+        and packed.numel()
+        and _triton_runs(*stored)
+        and TRITON.supports(normalizer, map_, shape)
+    ):
         target = _target(out, shape, dtype, packed.device)
         triton_tensors.dequantize(packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)

@@ -1,7 +1,7 @@
-"""The first use of a GPU: an engine takes a few small steps, which are compared with the reference.
+"""The first use of a GPU: small steps of an engine are compared with the reference.
 
-Where a bit differs, or the engine fails, the reference runs on that device, and one warning says so.
-A success is recorded in the user's cache folder, for this engine, device, and all versions.
+Where a bit differs, or the engine fails, the reference runs on that device, and one warning says
+so. A success is recorded in the user's cache folder, for this engine, device, and all versions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from torch import Tensor
 
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import QuantizedTensor, quantizer
-
 from qmaps.cuda.compiler import cache_folder, source_digest
 from qmaps.cuda.engine import engine_of
 from qmaps.cuda.plan import CudaSteps
@@ -56,7 +55,7 @@ def trusted(name: str, device: torch.device) -> bool:
     try:
         engine = _steps(name, device)
         difference = next(differences(engine, device), "")
-    except Exception as error:  # noqa: BLE001: compilers, drivers and memory fail in many ways
+    except Exception as error:
         difference = triton.first_line(error)
     if difference:
         warnings.warn(
@@ -195,16 +194,26 @@ def _digest(name: str, device: torch.device) -> str:
         files = sorted(Path(triton.__file__).parent.glob("*.py"))
         sources = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     made = triton.version() if name == "triton" else torch.version.cuda
-    parts = [name, sources, triton.name_of(device), driver(device), torch.__version__, made, __version__]
+    parts = [
+        name,
+        sources,
+        triton.name_of(device),
+        driver(device),
+        torch.__version__,
+        made,
+        __version__,
+    ]
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
 
 
 def driver(device: torch.device) -> str:
     """The version of a device's driver, as far as torch knows it."""
     if device.type == "cuda" and torch.version.hip is None:
-        number = torch._C._cuda_getDriverVersion()
+        number: int = vars(torch._C)["_cuda_getDriverVersion"]()
         return f"CUDA {number // 1000}.{number % 1000 // 10}"
-    properties = torch.get_device_module(device).get_device_properties(device) if (
-        device.type != "cpu"
-    ) else None
+    properties = (
+        torch.get_device_module(device).get_device_properties(device)
+        if (device.type != "cpu")
+        else None
+    )
     return str(getattr(properties, "driver_version", torch.version.hip or ""))

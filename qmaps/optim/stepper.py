@@ -194,7 +194,9 @@ class Stepper:
         if isinstance(optimizer, MatrixRule):
             phases = Phases(optimizer.prepare, optimizer.transform, optimizer.finish)
         scalars = optimizer.step_scalars
-        rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance, phases, scalars)
+        rule = Rule(
+            optimizer.native_rule, optimizer.takes_norms, optimizer.advance, phases, scalars
+        )
         # An engine steps parameters at the same time; one that is listed twice steps twice.
         shared = overlapping([step.param for step in steps])
         planned = _PlannedStep(self._alone(entries), [step.storage for step in steps])

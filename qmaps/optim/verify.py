@@ -135,10 +135,14 @@ def _engines(device: torch.device) -> tuple[list[str], str]:
     known = {backend.name: backend for backend in backends()}
     if device.type != "cpu":
         names = [name for name in ("cuda", "triton") if known[name].available]
-        missing = [f"{name}: {known[name].reason}." for name in ("cuda", "triton") if name not in names]
+        missing = [
+            f"{name}: {known[name].reason}." for name in ("cuda", "triton") if name not in names
+        ]
         return names, " ".join(missing)
     if known["triton"].available:
-        return ["triton"], "No GPU was found: kernels ran in Triton's interpreter, and none was timed."
+        return [
+            "triton"
+        ], "No GPU was found: kernels ran in Triton's interpreter, and none was timed."
     why = f"No GPU was found, and no interpreter ({known['triton'].reason})"
     if known["native"].available:
         return ["native"], f"{why}: the native engine of the CPU was checked instead."
@@ -212,7 +216,7 @@ def _step_check(
         expected = _trained("reference", torch.device("cpu"), rule, given, FLOATS[dtype], sizes)
         try:
             found = _trained(engine, device, rule, given, FLOATS[dtype], sizes)
-        except Exception as error:  # noqa: BLE001: to be reported
+        except Exception as error:
             return Check(engine, ", ".join(words), sum(sizes), triton.first_line(error))
         counts = found[1].engine_counts()
         left = sum(count for name, count in counts.items() if name.startswith("reference"))
@@ -257,9 +261,7 @@ def _trained(
     return found, optimizer
 
 
-def _tensor_check(
-    engine: str, device: torch.device, spec: str, small: bool
-) -> Callable[[], Check]:
+def _tensor_check(engine: str, device: torch.device, spec: str, small: bool) -> Callable[[], Check]:
     """A quantizer, and decoding, on tensors of ragged sizes."""
     sizes = (2048, 1030, 7) if small else (65536, 3 * 1024 + 77, 2048, 7, 1)
 
@@ -268,16 +270,24 @@ def _tensor_check(
         problems = []
         try:
             for size in sizes:
-                x = every_exponent(size, size).abs() if not q.map.signed else every_exponent(size, size)
+                x = (
+                    every_exponent(size, size).abs()
+                    if not q.map.signed
+                    else every_exponent(size, size)
+                )
                 results = []
                 for name, place in (("reference", torch.device("cpu")), (engine, device)):
                     with use_backend(name):
                         t = q.quantize(x.to(place))
-                        results.append({"codes": t.packed, "scales": t.scales[0], "values": t.dequantize()})
+                        results.append(
+                            {"codes": t.packed, "scales": t.scales[0], "values": t.dequantize()}
+                        )
                 problems.append(_differences(*results))
-        except Exception as error:  # noqa: BLE001: to be reported
+        except Exception as error:
             problems.append(triton.first_line(error))
-        return Check(engine, f"quantize, dequantize {spec}", sum(sizes), next(filter(None, problems), ""))
+        return Check(
+            engine, f"quantize, dequantize {spec}", sum(sizes), next(filter(None, problems), "")
+        )
 
     return check
 
@@ -335,7 +345,11 @@ def _time(call: Callable[[], Any], module: Any) -> float:
 
 
 def _versions(device: torch.device) -> dict[str, str]:
-    found = {"qmaps": __version__, "torch": str(torch.__version__), "Python": platform.python_version()}
+    found = {
+        "qmaps": __version__,
+        "torch": str(torch.__version__),
+        "Python": platform.python_version(),
+    }
     if importlib.util.find_spec("triton") is not None and not triton.unusable():
         found["triton"] = triton.version()
     name = "none" if device.type == "cpu" else triton.name_of(device)
@@ -346,8 +360,14 @@ def _lines(report: Verification) -> Iterator[str]:
     bad = sum(bool(check.problem) for check in report.checks)
     yield "## qmaps verify"
     yield ""
-    result = f"{bad} of {len(report.checks)} checks found other bits" if bad else (
-        f"equal bits in all of {len(report.checks)} checks" if report.checks else "nothing checked"
+    result = (
+        f"{bad} of {len(report.checks)} checks found other bits"
+        if bad
+        else (
+            f"equal bits in all of {len(report.checks)} checks"
+            if report.checks
+            else "nothing checked"
+        )
     )
     yield f"**{result}**, in {report.seconds:.0f} s. {report.remark}".strip()
     yield ""
@@ -364,6 +384,9 @@ def _lines(report: Verification) -> Iterator[str]:
         yield f"| elements | {' | '.join(f'{name}, ms' for name in names)} | copy, GB/s |"
         yield f"| --- | {' | '.join('---' for _ in names)} | --- |"
         for speed in report.speeds:
-            cells = [f"{speed.milliseconds[name]:.3f}" if name in speed.milliseconds else "" for name in names]
+            cells = [
+                f"{speed.milliseconds[name]:.3f}" if name in speed.milliseconds else ""
+                for name in names
+            ]
             rate = 8 * speed.elements / speed.milliseconds["copy"] / 1e6
             yield f"| {speed.elements} | {' | '.join(cells)} | {rate:.0f} |"

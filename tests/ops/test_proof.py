@@ -95,7 +95,7 @@ def test_the_check_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, places: 
     assert proof.trusted("triton", CPU)
     monkeypatch.setenv(proof.SWITCH, "no")
     proof.trusted.cache_clear()
-    with pytest.raises(BadValueError, match="^QMAPS_CHECK_DEVICES='no' must be 0 or 1$"):
+    with pytest.raises(BadValueError, match=r"^QMAPS_CHECK_DEVICES='no' must be 0 or 1$"):
         proof.trusted("triton", CPU)
 
 

@@ -47,5 +47,5 @@ def test_a_difference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_seconds_must_be_above_0() -> None:
-    with pytest.raises(BadValueError, match="^seconds=0 must be above 0$"):
+    with pytest.raises(BadValueError, match=r"^seconds=0 must be above 0$"):
         verify(seconds=0)

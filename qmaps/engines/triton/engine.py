@@ -45,7 +45,7 @@ def unusable() -> str:
     """Reason why the Triton of this installation cannot be used; empty if it can."""
     try:
         language = importlib.import_module("triton.language")
-    except Exception as error:  # noqa: BLE001: of a build for another machine
+    except Exception as error:
         return f"triton cannot be imported: {first_line(error)}"
     lacking = [name for name in NEEDED if not hasattr(language, name)]
     if lacking or not hasattr(language.math, "div_rn"):
@@ -136,7 +136,9 @@ def launch(
     kernel = _kernel(traced, kind, aligned)
     words = source.step_words(step)
     try:
-        kernel[(len(tensors[1]),)](*tensors, *words, *scalars, *maps, num_warps=kind.warps, **OPTIONS)
+        kernel[(len(tensors[1]),)](
+            *tensors, *words, *scalars, *maps, num_warps=kind.warps, **OPTIONS
+        )
     except torch.OutOfMemoryError:
         raise
     except Exception as error:

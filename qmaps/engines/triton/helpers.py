@@ -6,7 +6,8 @@ differ. All kernels are compiled without fused multiply-add (``enable_fp_fusion=
 """
 
 # Triton reads the source of these functions; `tl.constexpr` of their parameters are annotations.
-# ruff: noqa: ANN001, ANN201, N803
+
+# ruff: noqa: SIM108  (Triton has no conditional expression of tensors)
 
 import triton
 import triton.language as tl
@@ -14,11 +15,13 @@ import triton.language as tl
 
 @triton.jit
 def divide(x, y):
+    """The quotient, rounded to nearest."""
     return tl.math.div_rn(x, y)
 
 
 @triton.jit
 def root(x):
+    """The square root, rounded to nearest."""
     return tl.math.sqrt_rn(x)
 
 
@@ -38,8 +41,10 @@ def to_bf16(x):
 
 @triton.jit
 def within(at, end, WHOLE: tl.constexpr):
-    """Which places lie before the end: a constant for tiles that are whole, so that loads and stores
-    have no masks and move several elements at once."""
+    """Mask of the places before the end.
+
+    For whole tiles it is a constant: without masks several elements are moved at once.
+    """
     if WHOLE:
         ok = tl.full(at.shape, True, tl.int1)
     else:
@@ -260,6 +265,7 @@ def one_of_two(n, r, lower, book, BEND: tl.constexpr, LAST: tl.constexpr):
 
 @triton.jit
 def uniform(draw):
+    """Numbers of `qmaps.algebra.philox.uniform`."""
     return (draw.to(tl.float32) + 0.5) * 0.0000152587890625
 
 

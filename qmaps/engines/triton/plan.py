@@ -150,7 +150,7 @@ class TritonPlan(FusedPlan):
                 "numbers of one step; step outside the graph, or use the CUDA engine"
             )
         steps = [int(count) + 1 for count in self._steps.read()]
-        products = self._momenta.read() or [None] * len(steps)
+        products: Sequence[float | None] = self._momenta.read() or [None] * len(steps)
         rows: list[Row] = [
             (parameter.group, parameter.since_reset(step), step, product)
             for parameter, step, product in zip(self._parameters, steps, products, strict=True)

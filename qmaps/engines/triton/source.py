@@ -25,7 +25,6 @@ from qmaps.cuda.codebooks import guesses, searches
 from qmaps.engines.triton.trace import Trace, constant
 from qmaps.maps.base import Map, cached, limits, table
 from qmaps.normalize.base import Normalizer, geometry_of
-from qmaps.normalize.scale_kind import ScaleKind
 
 TILE, LARGEST = 1024, 4096
 """Elements of a tile, and the most that one has, for larger blocks."""
@@ -139,11 +138,9 @@ def state_kind(
     found = searches(map_, guesses)[rounding.stochastic]
     signed = len(found.counts) > found.buckets
     search = found.shift, found.first, found.buckets, signed, found.steps
-    kind = ScaleKind(part.stored).name
+    kind = part.stored.name
     negative = bool(values[0] < 0)
-    return StateKind(
-        map_.bits, block, kind, rounding, map_.bend, len(values) - 1, negative, search
-    )
+    return StateKind(map_.bits, block, kind, rounding, map_.bend, len(values) - 1, negative, search)
 
 
 def kind_of(q: Quantizer | None, shape: tuple[int, ...]) -> StateKind:
@@ -263,7 +260,7 @@ def _lines(trace: Trace, kind: Kind, divisor: int) -> Iterator[str]:
             yield "    new = round_stochastically(new, draw)"
         yield f"    write(tl.load(row + 1), at, ok, new, {kind.param!r}, {divisor})"
     if kind.mode != "dequantize":
-        for number, (state, value) in enumerate(zip(kind.states, trace.states.values(), strict=True)):
+        for number, value in enumerate(trace.states.values()):
             yield f"    w{number} = tl.broadcast_to({value}, [{tile}])"
         for number, state in enumerate(kind.states):
             yield from _encoding(number, state, kind, divisor)
@@ -285,7 +282,8 @@ def _decoding(number: int, state: StateKind, kind: Kind, divisor: int) -> Iterat
     blocks = f"{state.scales!r}, {block}, {count}, {kind.whole}"
     yield f"    codes = unpack(tl.load(row + {at}), tile, n, {places})"
     yield f"    scales = read_scales(tl.load(row + {at + 1}), tile, n, {blocks})"
-    yield f"    v{number} = tl.load(book{number} + codes) * spread_out(scales, {count}, {kind.tile})"
+    yield f"    scales = spread_out(scales, {count}, {kind.tile})"
+    yield f"    v{number} = tl.load(book{number} + codes) * scales"
 
 
 def _encoding(number: int, state: StateKind, kind: Kind, divisor: int) -> Iterator[str]:
@@ -331,5 +329,5 @@ def built(text: str) -> Any:
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     scope = {name: value for name, value in vars(helpers).items() if not name.startswith("__")}
     scope["__name__"] = __name__
-    exec(compile(text, file, "exec"), scope)  # noqa: S102
+    exec(compile(text, file, "exec"), scope)
     return scope["kernel"]

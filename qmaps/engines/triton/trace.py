@@ -49,7 +49,9 @@ class Trace:
 
     def holds(self, values: Numbers) -> bool:
         """Return True if the rule takes the same branches with these values."""
-        return all(compare(evaluate(values), 0) == outcome for evaluate, compare, outcome in self.guards)
+        return all(
+            compare(evaluate(values), 0) == outcome for evaluate, compare, outcome in self.guards
+        )
 
     def arguments(self, values: Numbers) -> list[float]:
         """The scalar arguments of a kernel in one step."""
@@ -94,7 +96,13 @@ class Scalar:
     def __float__(self) -> NoReturn:
         raise UntraceableError("it turns a scalar into a number of Python")
 
-    __int__ = __index__ = __float__  # type: ignore[assignment]
+    def __neg__(self) -> Any:
+        return self._with(operator.neg)
+
+    def __abs__(self) -> Any:
+        return self._with(abs)
+
+    __int__ = __index__ = __float__
     __hash__ = object.__hash__
 
 
@@ -118,8 +126,6 @@ for _name in ("add", "sub", "mul", "truediv", "pow"):
     _arithmetic(_name, getattr(operator, _name))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     _comparison(_name)
-Scalar.__neg__ = lambda self: self._with(operator.neg)  # type: ignore[attr-defined]
-Scalar.__abs__ = lambda self: self._with(abs)  # type: ignore[attr-defined]
 
 FLOAT, BOOL, DOUBLE, ROOT = "float32", "bool", "float64", "a root in float64"
 
@@ -127,7 +133,9 @@ FLOAT, BOOL, DOUBLE, ROOT = "float32", "bool", "float64", "a root in float64"
 class Value:
     """A float32 tensor of a rule, as the expression of its elements at this point of the rule."""
 
-    def __init__(self, recorder: _Recorder, expression: str, kind: str = FLOAT, fixed: str = "") -> None:
+    def __init__(
+        self, recorder: _Recorder, expression: str, kind: str = FLOAT, fixed: str = ""
+    ) -> None:
         self.recorder, self.expression, self.kind = recorder, expression, kind
         # Not empty: what a change in place is refused with.
         self.fixed = fixed
@@ -153,19 +161,27 @@ class Value:
     def __bool__(self) -> bool:
         raise UntraceableError("it decides by the values of a tensor")
 
-    def __float__(self) -> float:
+    def __float__(self) -> NoReturn:
         raise UntraceableError("it reads values of a tensor")
 
-    __int__ = __index__ = __len__ = __iter__ = __float__  # type: ignore[assignment]
+    __int__ = __index__ = __len__ = __iter__ = __float__
     __hash__ = object.__hash__
 
 
-for _name in ("add", "sub", "mul", "truediv", "pow", "lt", "le", "gt", "ge", "eq", "ne", "and", "or",
-              "neg", "abs", "invert", "getitem"):  # fmt: skip
-    setattr(Value, f"__{_name}__", lambda self, *args, _n=_name: self.recorder.call(_n, (self, *args), {}))
+for _name in ("add", "sub", "mul", "truediv", "pow", "lt", "le", "gt", "ge", "eq", "ne", "and",
+              "or", "neg", "abs", "invert", "getitem"):  # fmt: skip
+    setattr(
+        Value,
+        f"__{_name}__",
+        lambda self, *args, _n=_name: self.recorder.call(_n, (self, *args), {}),
+    )
 for _name in ("add", "sub", "mul", "truediv", "and", "or"):
     setattr(Value, f"__r{_name}__", lambda self, x, _n=_name: self.recorder.call(_n, (x, self), {}))
-    setattr(Value, f"__i{_name}__", lambda self, x, _n=_name: self.recorder.call(_n + "_", (self, x), {}))
+    setattr(
+        Value,
+        f"__i{_name}__",
+        lambda self, x, _n=_name: self.recorder.call(_n + "_", (self, x), {}),
+    )
 
 OTHER_NAMES = {
     "subtract": "sub", "multiply": "mul", "div": "truediv", "divide": "truediv", "negative": "neg",
@@ -213,8 +229,10 @@ class _Recorder:
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of one operation of torch, by its name."""
-        name = name if name.startswith("__and") or name.startswith("__or") else name.strip("_") + (
-            "_" if name.endswith("_") and not name.endswith("__") else ""
+        name = (
+            name
+            if name.startswith("__and") or name.startswith("__or")
+            else name.strip("_") + ("_" if name.endswith("_") and not name.endswith("__") else "")
         )
         target = None
         if name.endswith("_"):
@@ -226,8 +244,10 @@ class _Recorder:
         kwargs = {key: x for key, x in kwargs.items() if key not in ("alpha", "dtype", "device")}
         name = OTHER_NAMES.get(name, name)
         try:
-            made = getattr(self, f"_{name}")(*args, **kwargs) if name not in INFIX else self._infix(
-                name, *args, **kwargs
+            made = (
+                getattr(self, f"_{name}")(*args, **kwargs)
+                if name not in INFIX
+                else self._infix(name, *args, **kwargs)
             )
         except (AttributeError, TypeError) as error:
             raise UntraceableError(f"it calls {name}{_with(kwargs)}") from error
@@ -238,7 +258,9 @@ class _Recorder:
 
     def _infix(self, name: str, one: Any, other: Any) -> Value:
         boolean = name not in ("add", "sub", "mul")
-        return self.line(f"{self.text(one)} {INFIX[name]} {self.text(other)}", BOOL if boolean else FLOAT)
+        return self.line(
+            f"{self.text(one)} {INFIX[name]} {self.text(other)}", BOOL if boolean else FLOAT
+        )
 
     def _rsub(self, one: Any, other: Any) -> Value:
         return self._infix("sub", other, one)
@@ -283,9 +305,13 @@ class _Recorder:
 
     def _clamp(self, x: Value, min: Any = None, max: Any = None) -> Value:  # noqa: A002
         if min is not None:
-            x = self.line(f"tl.where({self.text(x)} < {self.text(min)}, {self.text(min)}, {self.text(x)})")
+            x = self.line(
+                f"tl.where({self.text(x)} < {self.text(min)}, {self.text(min)}, {self.text(x)})"
+            )
         if max is not None:
-            x = self.line(f"tl.where({self.text(x)} > {self.text(max)}, {self.text(max)}, {self.text(x)})")
+            x = self.line(
+                f"tl.where({self.text(x)} > {self.text(max)}, {self.text(max)}, {self.text(x)})"
+            )
         return x
 
     def _clamp_min(self, x: Value, min: Any) -> Value:  # noqa: A002
@@ -326,8 +352,11 @@ class _Recorder:
 
     def _full_like(self, x: Value, value: Any) -> Value:
         del x
-        return self.line(f"tl.full([1], 0.0, tl.float32) + {self.text(value)}" if isinstance(value, Scalar)
-                         else f"tl.full([1], {self.text(value)}, tl.float32)")
+        return self.line(
+            f"tl.full([1], 0.0, tl.float32) + {self.text(value)}"
+            if isinstance(value, Scalar)
+            else f"tl.full([1], {self.text(value)}, tl.float32)"
+        )
 
     def _new_full(self, x: Value, size: Any, fill_value: Any) -> Value:
         if isinstance(fill_value, Scalar) and tuple(size) == ():

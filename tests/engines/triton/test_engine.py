@@ -116,13 +116,11 @@ def test_a_graph_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch, interpreter
     )
 
 
-def test_a_kernel_that_does_not_compile(
-    monkeypatch: pytest.MonkeyPatch, interpreter: None
-) -> None:
+def test_a_kernel_that_does_not_compile(monkeypatch: pytest.MonkeyPatch, interpreter: None) -> None:
     pair = Pair(optim.SGD, (9,), "float32", momentum=0.9)
     monkeypatch.setattr(engine.source, "text_of", lambda *args, **kwargs: "kernel = None\n")
     engine._kernel.cache_clear()
-    with pytest.raises(BackendError, match="a Triton kernel failed on cpu: TypeError: .*; QMAPS_"):
+    with pytest.raises(BackendError, match=r"a Triton kernel failed on cpu: TypeError: .*; QMAPS_"):
         pair.step(0)
 
 

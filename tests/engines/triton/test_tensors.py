@@ -24,7 +24,9 @@ def test_ties_and_their_neighbours(spec: str) -> None:
     block = [torch.ones(1), ties, q.map.codebook()]
     block += [torch.nextafter(ties, torch.tensor(end)) for end in (-2.0, 2.0)]
     x = torch.cat(block)
-    x = torch.cat([torch.ones(1), *[part for value in x.split(60) for part in (value, torch.ones(1))]])
+    x = torch.cat(
+        [torch.ones(1), *[part for value in x.split(60) for part in (value, torch.ones(1))]]
+    )
     x = x.clamp(min=-1 if q.map.signed else 0)
     key = RoundingKey(seed=7, step=123)
     made = q.quantize(x, key=key)
