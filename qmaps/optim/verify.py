@@ -166,8 +166,8 @@ def _unchecked() -> Iterator[None]:
 
 @contextmanager
 def _interpreter(*, wanted: bool) -> Iterator[None]:
-    """Turn on Triton's interpreter, unless kernels were already made without it."""
-    made = "qmaps.engines.triton.helpers" in sys.modules
+    """Turn on Triton's interpreter, unless Triton is already imported."""
+    made = "triton" in sys.modules
     turn = wanted and not triton.interpreting() and not made and importlib.util.find_spec("triton")
     if turn:
         os.environ["TRITON_INTERPRET"] = "1"

@@ -37,7 +37,15 @@ def missing() -> str:
         return "triton is not installed; pip install torch-qmaps[triton]"
     if not (interpreting() or devices()):
         return "torch finds no GPU"
-    return unusable()
+    if (reason := unusable()) or interpreting() == interpreted():
+        return reason
+    return "TRITON_INTERPRET was changed after triton was imported, which torch's optimizers do"
+
+
+def interpreted() -> bool:
+    """Return True if Triton was imported for its interpreter."""
+    language = importlib.import_module("triton.language")
+    return type(language.max).__name__ == "InterpretedFunction"
 
 
 @functools.cache

@@ -65,6 +65,16 @@ def test_a_triton_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> No
     engine.unusable.cache_clear()
 
 
+def test_an_interpreter_that_is_turned_on_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "interpreted", lambda: False)
+    monkeypatch.setattr(engine, "unusable", lambda: "")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert engine.missing() == (
+        "TRITON_INTERPRET was changed after triton was imported, which torch's optimizers do"
+    )
+
+
 def test_cpu_tensors_need_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert triton_engine_on(torch.device("cpu")) is None
