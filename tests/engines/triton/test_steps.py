@@ -32,6 +32,10 @@ def test_four_bits_of_parameters_rounded_stochastically() -> None:
     check(Pair(optim.AdamW, (300,), "bfloat16", **options))
 
 
+def test_bfloat16_rounded_to_nearest() -> None:
+    check(Pair(optim.SGD, (300,), "bfloat16", state_quantizers="8bit", momentum=0.9))
+
+
 def test_random_numbers_of_philox() -> None:
     check(Pair(optim.Lion, (301,), "float16", state_quantizers={"exp_avg": "B128/DE@3s+sr"}))
 
