@@ -21,6 +21,10 @@ import torch
 from filelock import FileLock
 from hypothesis import settings
 
+# Triton's kernels run in its interpreter if this is set before Triton is imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # The same examples every time, so that no change fails by chance; `make fuzz` draws others.
 settings.register_profile("repeatable", derandomize=True)
 if "QMAPS_FUZZ" not in os.environ:

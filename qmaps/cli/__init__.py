@@ -26,7 +26,7 @@ except ImportError as error:  # pragma: no cover - installed without the extra
     ) from None
 
 from qmaps.cli.figures import figures, plot, report
-from qmaps.cli.info import doctor, maps
+from qmaps.cli.info import doctor, maps, verify
 from qmaps.cli.lab import lab, train
 from qmaps.cli.memory import memory
 from qmaps.cli.replay import recommend, replay
@@ -44,7 +44,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(lab, train, capture, convert, lint, sweep, replay),
-    *(recommend, figures, plot, report, memory, maps, doctor),
+    *(recommend, figures, plot, report, memory, maps, doctor, verify),
 )
 """In the order of the help."""
 

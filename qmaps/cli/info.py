@@ -1,4 +1,4 @@
-"""What there is: ``qmaps maps`` and ``doctor``."""
+"""What there is: ``qmaps maps``, ``doctor`` and ``verify``."""
 
 from __future__ import annotations
 
@@ -85,4 +85,29 @@ def doctor(
     report = examine(seconds=seconds)
     print_result(as_json, asdict(report), *str(report).split("\n"))
     if report.problems:
+        raise typer.Exit(1)
+
+
+def verify(
+    seconds: Annotated[float, typer.Option(min=1, help="Time for all of it, about.")] = 150.0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the kernels on this machine's GPU with the reference, bit for bit, and time steps.
+
+    It prints Markdown for a report. Without a GPU the kernels run in Triton's interpreter, or else
+    the native engine of the CPU is checked. The exit code is 1 if a bit differs.
+
+    Examples:
+
+        qmaps verify
+
+        qmaps verify --seconds 60 --json
+    """
+    from dataclasses import asdict
+
+    from qmaps.optim.verify import verify as examine
+
+    report = examine(seconds=seconds)
+    print_result(as_json, asdict(report), *str(report).split("\n"))
+    if not report.equal:
         raise typer.Exit(1)

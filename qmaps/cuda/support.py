@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from qmaps.cuda.layout import TILE, UNIT
 from qmaps.cuda.tensors import block_of
-from qmaps.engines.step import ParameterStep, spanning_states
-from qmaps.engines.support import Support
+from qmaps.engines.step import ParameterStep
+from qmaps.engines.support import Support, of_device
 from qmaps.normalize.base import Normalizer
 from qmaps.normalize.geometry import Geometry
 
@@ -27,15 +26,9 @@ class CudaSupport(Support):
         return not normalizer.log_domain
 
     def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
-        gradient = parameter.gradient
-        if not isinstance(gradient, Tensor):
-            yield "it is stored as codes"
-        elif gradient.device != device:
-            yield f"its gradient is on {gradient.device}, not on {device}"
+        yield from of_device(parameter, device)
         if any(state.factored and state.quantizer is not None for state in parameter.states):
             yield "its factored statistics are quantized"
-        if any(spanning_states(parameter)):
-            yield "its states have scales over several shards"
 
 
 CUDA = CudaSupport()

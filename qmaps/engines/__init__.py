@@ -1,1 +1,1 @@
-"""Engines for quantizers and optimizer steps: PyTorch and C++, with the same bits; shards."""
+"""Engines for quantizers and optimizer steps: PyTorch, C++, Triton, with the same bits; shards."""

@@ -94,12 +94,14 @@ class Rule:
         apply: the rule in plain PyTorch, for the reference: changes a float32 parameter and its
             states in place, given the gradient and the scalars rounded to float32.
         phases: `apply` in parts, where it needs whole matrices.
+        step_scalars: the scalars of a parameter group from its options.
     """
 
     name: str | None
     takes_norms: bool
     apply: Apply
     phases: Phases | None = None
+    step_scalars: Callable[[dict[str, Any]], Scalars] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,6 +229,8 @@ class StepEngine(ABC):
     Attributes:
         name: its name in `qmaps.backends`.
     """
+
+    name: ClassVar[str]
 
     name: ClassVar[str]
 

@@ -1,7 +1,7 @@
 """Support of the fused engines, with the reason where one supports something not.
 
-`NATIVE` and `qmaps.cuda.support.CUDA` are the only places that decide about a tensor or a
-parameter. The reference runs everything else. A reason is a phrase such as "its gradient is
+`NATIVE`, `TRITON` and `qmaps.cuda.support.CUDA` are the only places that decide about a tensor or
+a parameter. The reference runs everything else. A reason is a phrase such as "its gradient is
 torch.float64"; an empty reason means that the engine supports it.
 """
 
@@ -20,7 +20,8 @@ from qmaps.engines.addresses import in_memory
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.plan import readable
 from qmaps.engines.rules import rules
-from qmaps.engines.step import ParameterStep, Rule, StateStep
+from qmaps.engines.step import ParameterStep, Rule, StateStep, spanning_states
+from qmaps.engines.triton import source
 from qmaps.maps.base import Map
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer, geometry_of
@@ -34,12 +35,15 @@ MAX_LOG_BLOCK = 1024
 """Most elements of a block with a log2 range in the native engine."""
 LONGEST_BLOCK = 8192
 """Most elements of a block that the native engine encodes by itself."""
-PARAMETERS = (torch.float32, torch.bfloat16)
+PARAMETERS: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16)
 GRADIENTS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Support(ABC):
     """Limits of one fused engine, with reasons."""
+
+    parameters = PARAMETERS
+    """Dtypes of parameters that are stepped themselves."""
 
     @abstractmethod
     def _of_scales(self, geometry: Geometry, numel: int) -> str:
@@ -71,8 +75,7 @@ class Support(ABC):
         self, rule: Rule, parameter: ParameterStep, device: torch.device
     ) -> Iterator[str]:
         """Reasons why the engine does not step a parameter."""
-        if (str(rule.name), parameter.kernel_states) not in rules():
-            yield f"no kernel has the rule {rule.name!r} with states {parameter.kernel_states!r}"
+        yield from self._of_rule(rule, parameter)
         shard = parameter.shard
         if shard is not None and shard.groups() and rule.takes_norms:
             yield f"the rule {rule.name!r} takes norms, and the parameter is sharded"
@@ -80,9 +83,13 @@ class Support(ABC):
             yield "it is rounded stochastically, and its shard is not one stretch"
         yield from self._of_engine(parameter, device)
         if parameter.codes is None:
-            yield from _of_dense(parameter)
+            yield from _of_dense(parameter, self.parameters)
         for state in parameter.states:
             yield from self._of_state(parameter, state)
+
+    def _of_rule(self, rule: Rule, parameter: ParameterStep) -> Iterator[str]:
+        if (str(rule.name), parameter.kernel_states) not in rules():
+            yield f"no kernel has the rule {rule.name!r} with states {parameter.kernel_states!r}"
 
     def _of_state(self, parameter: ParameterStep, state: StateStep) -> Iterator[str]:
         q, shard, value = state.quantizer, parameter.shard, parameter.storage.get(state.name)
@@ -183,7 +190,57 @@ class NativeSupport(Support):
         return q.low_rank is None and readable(t) and self.supports(q.normalizer, q.map, t.shape)
 
 
-NATIVE = NativeSupport()
+class TritonSupport(Support):
+    """Limits of the Triton engine, but for its rules: `qmaps.engines.triton.trace` decides."""
+
+    parameters = (*PARAMETERS, torch.float16)
+
+    def supports(self, normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
+        return not self.of_tensor(normalizer, map_, shape)
+
+    def of_tensor(self, normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> str:
+        return source.reason(normalizer, map_, shape)
+
+    def _of_scales(self, geometry: Geometry, numel: int) -> str:
+        raise NotImplementedError  # `of_tensor` decides
+
+    def _takes_wide_maps(self, normalizer: Normalizer) -> bool:
+        return False
+
+    def _of_rule(self, rule: Rule, parameter: ParameterStep) -> Iterator[str]:
+        if rule.phases is not None:
+            yield "its rule needs whole matrices"
+        if rule.takes_norms:
+            yield "its rule takes norms of whole tensors"
+        if rule.step_scalars is None:
+            yield "its rule has no scalars"
+
+    def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
+        yield from of_device(parameter, device)
+        if parameter.remainder is not None:
+            yield "its master weights are split"
+        shape = tuple(parameter.param.shape)
+        for state in parameter.states:
+            if state.factored or state.shape != shape:
+                yield f"{state.name} has another shape than the parameter"
+        if any(s.quantizer is not None and s.quantizer.map.fitted for s in parameter.states):
+            yield "its codebooks are fitted"
+        kinds = [source.kind_of(s.quantizer, shape) for s in parameter.states if _local(s, shape)]
+        stride = source.stride_of(kinds, parameter.param.numel())
+        if len(kinds) == len(parameter.states) and not stride:
+            yield "no tile holds whole blocks of all states"
+        keys = [parameter.key, *(state.key for state in parameter.states)]
+        if stride % 8 or any(key is not None and key.offset % 8 for key in keys):
+            yield "its blocks, or its shard, do not begin at multiples of 8 elements"
+
+
+def _local(state: StateStep, shape: tuple[int, ...]) -> bool:
+    """Return True for a state whose blocks `source.state_kind` can describe."""
+    q = state.quantizer
+    return state.shape == shape and (q is None or not source.reason(q.normalizer, q.map, shape))
+
+
+NATIVE, TRITON = NativeSupport(), TritonSupport()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -197,7 +254,18 @@ def _of_normalizer(engine: Support, normalizer: Normalizer, shape: tuple[int, ..
     return engine._of_scales(geometry, math.prod(shape))
 
 
-def _of_dense(parameter: ParameterStep) -> Iterator[str]:
+def of_device(parameter: ParameterStep, device: torch.device) -> Iterator[str]:
+    """Reasons why an engine of GPUs does not step a parameter on `device`."""
+    gradient = parameter.gradient
+    if not isinstance(gradient, Tensor):
+        yield "it is stored as codes"
+    elif gradient.device != device:
+        yield f"its gradient is on {gradient.device}, not on {device}"
+    if any(spanning_states(parameter)):
+        yield "its states have scales over several shards"
+
+
+def _of_dense(parameter: ParameterStep, dtypes: tuple[torch.dtype, ...]) -> Iterator[str]:
     param, gradient = parameter.param, parameter.gradient
     assert isinstance(gradient, Tensor)
     if not (in_memory(param) and in_memory(gradient)):
@@ -208,7 +276,7 @@ def _of_dense(parameter: ParameterStep) -> Iterator[str]:
     if remainder is not None and not readable(remainder):
         yield "its remainder is not contiguous or not in memory"
     # For a parameter with a master copy, the copy is stepped.
-    if not parameter.master and param.dtype not in PARAMETERS:
+    if not parameter.master and param.dtype not in dtypes:
         yield f"it is {param.dtype} and has no master copy"
     if not parameter.master and not param.is_contiguous():
         yield "it is not contiguous"

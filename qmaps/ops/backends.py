@@ -17,9 +17,11 @@ from qmaps.cuda.engine import Engine
 from qmaps.engines import native
 from qmaps.engines.addresses import in_memory
 from qmaps.engines.native import build
+from qmaps.engines.triton import engine as triton
 from qmaps.errors import BackendError, BadValueError, nearest
+from qmaps.ops.proof import trusted
 
-NAMES = ("reference", "native", "cuda")
+NAMES = ("reference", "native", "cuda", "triton")
 _chosen: ContextVar[str | None] = ContextVar("qmaps_backend", default=None)
 
 
@@ -28,7 +30,7 @@ class Backend:
     """An engine for quantizers and optimizer steps.
 
     Attributes:
-        name: "reference" (plain PyTorch, any device), "native" (C++, CPU) or "cuda".
+        name: "reference" (plain PyTorch, any device), "native" (C++, CPU), "cuda" or "triton".
         available: whether it can run on this machine.
         reason: why it can or cannot run.
     """
@@ -42,13 +44,14 @@ def backends() -> list[Backend]:
     """Every engine, with the reason why it can or cannot run on this machine.
 
     >>> [b.name for b in backends()]
-    ['reference', 'native', 'cuda']
+    ['reference', 'native', 'cuda', 'triton']
     """
     built = native.core is not None
     return [
         Backend("reference", True, "plain PyTorch, on CPU and CUDA tensors"),
         Backend("native", built, f"C++, CPU tensors, {native.isa()}" if built else native.reason),
         Backend("cuda", not (reason := cuda.missing()), reason or _devices()),
+        Backend("triton", not (reason := triton.missing()), reason or _triton_devices()),
     ]
 
 
@@ -102,7 +105,39 @@ def cuda_engine_on(device: torch.device) -> Engine | None:
     engine = cuda.stand_in.get()
     if engine is None or device != engine.device:
         engine = cuda.engine_of(device) if device.type == "cuda" else None
-    return None if engine is None or _wanted() == "reference" else engine
+    if engine is None or _wanted() in ("reference", "triton"):
+        return None
+    return engine if device.type != "cuda" or trusted("cuda", device) else None
+
+
+def triton_engine(*tensors: Tensor) -> torch.device | None:
+    """`cuda_engine` for the Triton engine: the common device of the tensors, or None."""
+    if (device := triton_engine_on(tensors[0].device)) is None:
+        return None
+    return device if all(x.device == device and in_memory(x) for x in tensors) else None
+
+
+def triton_engine_on(device: torch.device, *, also: bool = False) -> torch.device | None:
+    """The device if the Triton engine runs there, or None.
+
+    It runs on GPUs for which there is no CUDA engine, on all if it is requested, and on CPU tensors
+    if it is requested and Triton's interpreter is on.
+
+    Args:
+        device: of tensors.
+        also: whether it also runs beside the CUDA engine, for what that does not have.
+    """
+    if device.type not in triton.TYPES and device.type != "cpu":
+        return None
+    wanted = _wanted()
+    if wanted != "triton" and (
+        wanted == "reference"
+        or device.type == "cpu"
+        or (not also and cuda_engine_on(device) is not None)
+    ):
+        return None
+    found = triton.device_of(device)
+    return found if found is None or found.type == "cpu" or trusted("triton", found) else None
 
 
 @contextmanager
@@ -110,8 +145,8 @@ def use_backend(name: str) -> Iterator[None]:
     """Run on this engine inside the block; all engines give the same bits.
 
     Args:
-        name: "reference" for all tensors, "native" for CPU tensors, or "cuda" for CUDA tensors;
-            other tensors keep their engine.
+        name: "reference" for all tensors, "native" for CPU tensors, "cuda" for CUDA tensors, or
+            "triton" for tensors on GPUs; other tensors keep their engine.
 
     Raises:
         BadValueError: there is no such engine, or it is not available.
@@ -146,6 +181,13 @@ def _checked(name: str, parameter: str) -> str:
     if not engine.available:
         raise BadValueError(f"{parameter}={name!r} is not available: {engine.reason}")
     return name
+
+
+def _triton_devices() -> str:
+    if triton.interpreting():
+        return f"triton {triton.version()}, CPU tensors in its interpreter, on request"
+    names = ", ".join(map(triton.name_of, triton.devices()))
+    return f"triton {triton.version()}, tensors on {names}; kernels are compiled at first use"
 
 
 def _devices() -> str:

@@ -18,11 +18,12 @@ from qmaps.engines import huge_pages, reference
 from qmaps.engines.addresses import in_memory
 from qmaps.engines.native import metrics as native_metrics
 from qmaps.engines.native import tensors
-from qmaps.engines.support import NATIVE
+from qmaps.engines.support import NATIVE, TRITON
+from qmaps.engines.triton import tensors as triton_tensors
 from qmaps.maps.base import Map
 from qmaps.metrics import Sums
 from qmaps.normalize.base import Normalizer, Scales
-from qmaps.ops.backends import cuda_engine, native_runs
+from qmaps.ops.backends import cuda_engine, native_runs, triton_engine
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -58,6 +59,11 @@ def quantize(
     device = cuda_engine(x, *parts) if fused and x.numel() else None
     if device is not None and CUDA.supports(normalizer, map_, tuple(x.shape)):
         return cuda_tensors.quantize(device, x, normalizer, map_, key, out, check=check)
+    shape = tuple(x.shape)
+    if fused and x.numel() and _triton_runs(x, *parts) and TRITON.supports(normalizer, map_, shape):
+        if check and holds_bad(x, map_):
+            return *(out or (x, ())), 1
+        return *triton_tensors.quantize(x, normalizer, map_, key, out), 0
     if fused and runs_native(x, *parts) and NATIVE.supports(normalizer, map_, tuple(x.shape)):
         return tensors.quantize(x, normalizer, map_, key, out, check=check)
     suspect = check and holds_bad(x, map_)
@@ -83,6 +89,15 @@ def dequantize(
     if device is not None and CUDA.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
         cuda_tensors.dequantize(device, packed, scales, normalizer, map_, target)
+        return target if out is None or target is out else out.copy_(target)
+    if (
+        fused
+        and packed.numel()
+        and _triton_runs(*stored)
+        and TRITON.supports(normalizer, map_, shape)
+    ):
+        target = _target(out, shape, dtype, packed.device)
+        triton_tensors.dequantize(packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)
     if fused and runs_native(*stored) and NATIVE.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
@@ -115,6 +130,10 @@ def each(work: Callable[[T], R], items: Sequence[T], *read: Tensor) -> Iterator[
     on_device = any(cuda_engine(tensor) is not None for tensor in read)
     side_by_side = runs_native(*read) and not on_device
     return tensors.each(work, items) if side_by_side else map(work, items)
+
+
+def _triton_runs(*tensors_: Tensor) -> bool:
+    return triton_engine(*tensors_) is not None
 
 
 def holds_bad(x: Tensor, map_: Map) -> bool:

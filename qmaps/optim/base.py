@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, overload
 
@@ -243,14 +243,20 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         """Number of steps skipped since construction."""
         return self._stepper.skipped
 
-    def engine_counts(self) -> dict[str, int]:
+    def engine_counts(self, *, reasons: bool = False) -> dict[str, int]:
         """Number of parameters that each engine stepped in the last call of `step`.
 
         Keys are names of `qmaps.backends`. The dict is empty before the first step, and leaves out
-        parameters that `release_gradients` steps. `qmaps.engines.support` gives the reasons for
-        parameters that the reference steps.
+        parameters that `release_gradients` steps.
+
+        Args:
+            reasons: count those that the reference stepped by reason, such as ``"reference: its
+                rule takes norms of whole tensors"``.
         """
-        return dict(self._stepper.counts)
+        counts: Counter[str] = Counter()
+        for name, count in self._stepper.counts.items():
+            counts[name if reasons else name.partition(":")[0]] += count
+        return dict(counts)
 
     def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
         """The values of `step_scalars` in step 1, 2, ... since a reset, in float64."""

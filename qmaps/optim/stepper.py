@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from operator import is_, itemgetter
@@ -31,7 +32,8 @@ from qmaps.engines.step import (
     StepEngine,
     StepPlan,
 )
-from qmaps.ops.backends import cuda_engine_on, native_runs, requested
+from qmaps.engines.triton.plan import TritonSteps
+from qmaps.ops.backends import cuda_engine_on, native_runs, requested, triton_engine_on
 from qmaps.ops.quantize import CODER
 from qmaps.optim.checks import check_gradient, check_shard, check_states
 from qmaps.optim.choice import choice_settings
@@ -50,14 +52,15 @@ class Stepper:
     It holds no reference to its optimizer, and does not keep it alive.
 
     Attributes:
-        counts: number of parameters that each engine stepped in the last step.
+        counts: number of parameters of the last step by engine, of the reference by reason.
     """
 
     def __init__(self, native_rule: str | None) -> None:
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
         self._native_rule = native_rule
         self._cached: _PlannedStep | None = None
         self._cuda: dict[torch.device, CudaSteps] = {}
+        self._triton: dict[torch.device, TritonSteps] = {}
         self._skipped = 0
         _steppers.add(self)
 
@@ -189,7 +192,10 @@ class Stepper:
         phases = None
         if isinstance(optimizer, MatrixRule):
             phases = Phases(optimizer.prepare, optimizer.transform, optimizer.finish)
-        rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance, phases)
+        scalars = optimizer.step_scalars
+        rule = Rule(
+            optimizer.native_rule, optimizer.takes_norms, optimizer.advance, phases, scalars
+        )
         # An engine steps parameters at the same time; one that is listed twice steps twice.
         shared = overlapping([step.param for step in steps])
         planned = _PlannedStep(self._alone(entries), [step.storage for step in steps])
@@ -202,22 +208,25 @@ class Stepper:
             supported: list[int] = []
             for position in positions:
                 step = steps[position]
-                if (
-                    engine is None
-                    or position in shared
-                    or (scaled and step.codes is not None)
-                    or engine.unsupported_reason(rule, step)
-                ):
+                if engine is None:
+                    reason = f"no other engine runs on {device}"
+                elif position in shared:
+                    reason = "it shares memory with another parameter"
+                elif scaled and step.codes is not None:
+                    reason = "its gradient is stored as codes and scaled"
+                else:
+                    reason = engine.unsupported_reason(rule, step)
+                if reason:
                     for_reference.append(step)
+                    planned.counts[f"reference: {reason}"] += 1
                 else:
                     supported.append(position)
             if engine is not None and supported:
+                planned.counts[engine.name] += len(supported)
                 planned.plans.append(engine.plan(rule, [steps[at] for at in supported]))
                 planned.positions.append(supported)
-                before = planned.counts.get(engine.name, 0)
-                planned.counts[engine.name] = before + len(supported)
         if for_reference:
-            planned.reference_count = planned.counts["reference"] = len(for_reference)
+            planned.reference_count = len(for_reference)
             planned.plans.append(ReferencePlan(rule, for_reference, CODER))
         return planned
 
@@ -232,6 +241,8 @@ class Stepper:
         """The fused engine for a device; None if there is no such engine."""
         if (cuda := self._cuda_engine(device)) is not None:
             return cuda
+        if (found := triton_engine_on(device, also=self._native_rule is None)) is not None:
+            return self._triton.setdefault(found, TritonSteps(found))
         if self._native_rule is None or device.type != "cpu" or not native_runs():
             return None
         return _NATIVE
@@ -266,8 +277,8 @@ class _PlannedStep:
         alone: True if one CUDA engine decides by itself whether to skip the step.
         plans: plans of fused engines, and of the reference.
         positions: for each fused engine, the positions of its parameters in the step.
-        counts: number of parameters of each engine.
         reference_count: number of parameters stepped by the reference.
+        counts: number of parameters by engine, of the reference by reason.
         settings: result of `_settings`; empty before `remember`.
         policed: result of `_policed`.
     """
@@ -277,8 +288,8 @@ class _PlannedStep:
         self._storages = storages
         self.plans: list[StepPlan] = []
         self.positions: list[list[int]] = []
-        self.counts: dict[str, int] = {}
         self.reference_count = 0
+        self.counts: Counter[str] = Counter()
         self.settings: list[Any] = []
         self.policed = True
 

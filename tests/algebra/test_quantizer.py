@@ -204,7 +204,7 @@ def test_stochastic_rounding_of_log2_is_unbiased_in_value() -> None:
 
 def test_backends_say_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     by_name = {backend.name: backend for backend in qmaps.backends()}
-    assert list(by_name) == ["reference", "native", "cuda"]
+    assert list(by_name) == ["reference", "native", "cuda", "triton"]
     assert all(backend.reason for backend in by_name.values())
     assert by_name["reference"].available
     best = "native" if by_name["native"].available else "reference"
@@ -221,8 +221,8 @@ def test_unknown_and_absent_back_ends_are_refused(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ValueError) as caught, use_backend("nativ"):
         pass
     assert str(caught.value) == (
-        "name='nativ' is not a back end; allowed are 'reference', 'native', 'cuda'; nearest match: "
-        "native"
+        "name='nativ' is not a back end; allowed are 'reference', 'native', 'cuda', 'triton'; "
+        "nearest match: native"
     )
     monkeypatch.setenv("QMAPS_BACKEND", "cuda")
     reason = qmaps.backends()[2].reason

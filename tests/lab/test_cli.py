@@ -292,7 +292,7 @@ def test_maps(capsys) -> None:
 
 @pytest.mark.parametrize("verb", ["", "lab", "train", "capture", "convert", "lint", "sweep",
                                   "replay", "recommend", "figures", "report",
-                                  "maps", "doctor"])  # fmt: skip
+                                  "maps", "doctor", "verify"])  # fmt: skip
 def test_help_shows_examples(verb: str, capsys) -> None:
     code, out, _ = call(f"{verb} --help", capsys)
     assert code == 0

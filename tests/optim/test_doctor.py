@@ -156,7 +156,7 @@ def test_the_whole_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_, "SHAPE", (128, 64))
     monkeypatch.setattr(doctor_, "SMALL", (64, 64))
     report = qmaps.doctor(seconds=1e-6)
-    assert [each.name for each in report.backends] == ["reference", "native", "cuda"]
+    assert [each.name for each in report.backends] == ["reference", "native", "cuda", "triton"]
     assert report.backends == backends()
     assert all(each.ns_per_parameter > 0 for each in report.steps)
     text = str(report)
