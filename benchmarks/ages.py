@@ -30,7 +30,7 @@ MEASURED = {
     "losses/lpmm": (*MATHEMATICS, "qmaps/lpmm"),
     "gpu/": ("qmaps/cuda", "qmaps/engines/kernels"),
     "gpu/sass": ("qmaps/cuda/src", "qmaps/cuda/codebooks.py", "qmaps/engines/kernels"),
-    "gpu/triton": ("qmaps/engines/triton", "qmaps/cuda/codebooks.py"),
+    "gpu/triton": ("qmaps/engines/triton", "qmaps/engines/search_tables.py"),
     "low-precision-model-memory/": (*MATHEMATICS, "qmaps/lpmm"),
     "monitor": ("qmaps/capture",),
     "offload": STEPS,

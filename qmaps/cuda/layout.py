@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from qmaps.engines.search_tables import MAX_GUESSES as MAX_GUESSES
 from qmaps.engines.support import MAX_PARTS as MAX_PARTS
 
 MAX_STATES = 4
 MAX_SCALARS = 24
 MAX_CODES = 256
-MAX_GUESSES = 4096
 GRID_FLOATS = 516
 THREADS = 256
 WARPS = THREADS // 32

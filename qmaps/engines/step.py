@@ -232,8 +232,6 @@ class StepEngine(ABC):
 
     name: ClassVar[str]
 
-    name: ClassVar[str]
-
     @abstractmethod
     def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
         """Reason why the engine does not step a parameter; empty if it does."""

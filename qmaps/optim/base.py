@@ -256,7 +256,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         counts: Counter[str] = Counter()
         for name, count in self._stepper.counts.items():
             counts[name if reasons else name.partition(":")[0]] += count
-        return dict(counts)
+        return dict(sorted(counts.items()))
 
     def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
         """The values of `step_scalars` in step 1, 2, ... since a reset, in float64."""

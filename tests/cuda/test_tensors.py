@@ -13,8 +13,8 @@ import qmaps
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.rounding import Rounding
 from qmaps.cuda import layout
-from qmaps.cuda.codebooks import cells, guesses
 from qmaps.cuda.support import CUDA
+from qmaps.engines.search_tables import cells, guesses
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps import Codebook
 from qmaps.maps.base import limits as thresholds_of

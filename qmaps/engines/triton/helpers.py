@@ -234,7 +234,7 @@ def limits_below(
     """The number of limits below each value, but at most `LAST`, which NaN takes.
 
     The upper bits of a value are the number of a bucket, whose guess few halvings correct; see
-    `qmaps.cuda.codebooks.Guesses`.
+    `qmaps.engines.search_tables.Guesses`.
     """
     bits = n.to(tl.int32, bitcast=True)
     bucket = tl.minimum(tl.maximum(((bits & 0x7FFFFFFF) >> SHIFT) - FIRST, 0), BUCKETS - 1)

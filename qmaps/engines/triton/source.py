@@ -21,7 +21,7 @@ from torch import Tensor
 from qmaps.algebra.philox import PER_STEP, RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.algebra.rounding import Rounding
-from qmaps.cuda.codebooks import guesses, searches
+from qmaps.engines.search_tables import guesses, searches
 from qmaps.engines.triton.trace import Trace, constant
 from qmaps.maps.base import Map, cached, limits, table
 from qmaps.normalize.base import Normalizer, geometry_of

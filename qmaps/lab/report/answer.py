@@ -67,9 +67,11 @@ def answer(
     keys = pairs["preset"].mask(pairs["quantizer"].eq(counts.index[-1]) & (len(counts) == 1), OWN)
     step_cost = math.nan if summary["step_cost"] is None else float(summary["step_cost"])
     # Runs of version 0.3 call clean pairs safe, those of 0.2 also pairs of larger step costs.
-    summary["verdict"] = earned(summary["verdict"], proven=not step_cost > CLEAN)
+    recorded = summary["gradients"] == "recorded"
+    summary["verdict"] = earned(summary["verdict"], proven=recorded and not step_cost > CLEAN)
     pairs["verdict"] = [
-        earned(row["verdict"], proven=not row["step_cost"] > CLEAN) for row in records(pairs)
+        earned(row["verdict"], proven=recorded and not row["step_cost"] > CLEAN)
+        for row in records(pairs)
     ]
     pairs["by_replay"] = pairs["verdict"]
     pairs[["verdict", "reason"]] = [

@@ -201,8 +201,8 @@ def test_a_file_of_torchao_is_captured_as_what_it_decodes_to(tmp_path: Path) -> 
         main([*recommend, "B256/DE@8s + B256/DE-0@8u", "--out", str(tmp_path)])
     assert (
         "states of 1 of 4 parameters are quantized in the checkpoint already; errors are those of "
-        "quantizing the decoded values again\n"
-    ) in out.getvalue()
+        "quantizing the decoded values again "
+    ) in " ".join(out.getvalue().split())
 
 
 def test_a_file_of_torchao_without_torchao(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,9 +214,13 @@ def test_a_page_without_names_warns(run: Path, tmp_path: Path) -> None:
 
 def test_a_run_of_an_earlier_version_or_without_a_step_cost(run: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
-    former = ((0.01, "safe", "unproven"), (0.0001, "safe", "clean"), (None, "unsafe", "unsafe"))
-    for cost, told, shown in former:
-        changed = {**summary(run), "step_cost": cost, "verdict": told}
+    for cost, told, gradients, shown in (
+        (0.01, "safe", "recorded", "unproven"),
+        (0.0001, "safe", "recorded", "clean"),
+        (0.0001, "safe", "simulated", "unproven"),
+        (None, "unsafe", "recorded", "unsafe"),
+    ):
+        changed = {**summary(run), "step_cost": cost, "verdict": told, "gradients": gradients}
         write_record(folder / "recommend" / "summary.json", changed)
         page = report.write(folder).read_text()
         assert f'<span class="verdict {shown}">{shown}</span>' in page
