@@ -27,7 +27,7 @@ def test_every_report_states_its_version_and_commit() -> None:
 def test_the_index_has_the_age_of_every_open_report() -> None:
     text = ages.INDEX.read_text(encoding="utf-8").split("<!-- table: ages -->")[1]
     rows = re.findall(
-        r"^\| `(\S+)` \| ([\d.]+) \| `([0-9a-f]{7,})` \| \d{4}-\d\d-\d\d \| (.+) \| "
+        r"^\| `(\S+)` \| ([\w.]+) \| `([0-9a-f]{7,})` \| \d{4}-\d\d-\d\d \| (.+) \| "
         r"(?:no|older, 1 commit|older, \d+ commits) \|$",
         text,
         re.MULTILINE,
