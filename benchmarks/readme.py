@@ -185,6 +185,7 @@ PAGES: dict[str, dict[str, Callable[[], list[str] | str]]] = {
     "docs/recommend.md": {
         "blind": verdict_counts.blind_safe,
         "trained pairs": verdict_counts.trained_pairs,
+        "long trained pairs": verdict_counts.long_trained_pairs,
         "left out": verdict_counts.left_out,
     },
     "reports/README.md": {"blind": verdict_counts.blind_safe},

@@ -12,7 +12,7 @@ from benchmarks.blind.judges import SEEN
 from benchmarks.blind.plan import MARGIN, PAIRS, SAFE_SHARE
 from benchmarks.judges import JUDGED, LENGTHS, REPORTS, slower
 from benchmarks.trials import FULL
-from qmaps.analyze.recommend.verdict import HARMLESS, LEVELS, cost_of, dangerous, level
+from qmaps.analyze.recommend.verdict import HARMLESS, LEVELS, LONG_ENDED, cost_of, dangerous, level
 from qmaps.storage.files import records
 from reproduction.judges import JUDGES
 
@@ -143,6 +143,11 @@ def trained_pairs() -> str:
         f"{clean} of {all_clean} clean pairs, of which {eight} have 8 bits in both moments, and "
         f"{well} of {unproven} unproven ones"
     )
+
+
+def long_trained_pairs() -> str:
+    """How pairs of each verdict ended over 8,000 steps."""
+    return ", ".join(f"{well} of {pairs} {name}" for name, (well, pairs) in LONG_ENDED.items())
 
 
 def blind_safe() -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from benchmarks import verdict_counts
+from benchmarks import long, long_prediction, verdict_counts
+from benchmarks.blind.judges import JUDGES as BLIND
+from benchmarks.blind.judges import SEEN
 from qmaps.analyze.recommend import verdict
 
 pytestmark = pytest.mark.slow
@@ -20,7 +23,26 @@ def test_what_recommend_says_of_trained_pairs() -> None:
     assert (left_out["kept_up"].sum(), left_out["pairs"].sum()) == verdict.LEFT_OUT
     safe = verdict.experience("clean", 0.0001)
     assert safe.startswith("of 27 pairs that replays of whole runs of 6")
-    assert safe.endswith("of the choice of the bound, 35 of 44")
+    assert f"over {verdict.STEPS}; with each model left out" in safe
+    assert "of the choice of the bound, 35 of 44; over 8,000 steps on" in safe
+
+
+def test_the_lengths_of_the_trainings_that_recommend_names() -> None:
+    trials = pd.read_csv(verdict_counts.REPORTS / "prediction" / "trials.csv")
+    steps = {*trials[trials["part"].isin(verdict_counts.PARTS)]["steps"]}
+    steps |= {model.steps for name, model in BLIND.items() if name not in SEEN}
+    assert f"{min(steps)} to {max(steps)} steps" == verdict.STEPS
+
+
+def test_what_recommend_says_of_long_trainings() -> None:
+    frames = (pd.read_csv(long.FOLDER / name) for name in (long.TRIALS, long_prediction.REPLAYS))
+    pairs = long_prediction.points(*frames)
+    assert long_prediction.ends(pairs) == verdict.LONG_ENDED
+    assert pairs["task"].nunique() == verdict.LONG_TASKS
+    assert {
+        study.steps for study in long_prediction.studies() if study.task in {*pairs["task"]}
+    } == {8000}
+    assert "15 of 28 at most 5 % slower" in verdict.experience("unproven", 0.01)
 
 
 def test_what_recommend_says_of_simulated_gradients() -> None:
