@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -15,7 +15,7 @@ from benchmarks.blind.equivalence import WITHIN, of_known_slope, percent
 from benchmarks.blind.judges import JUDGES
 from benchmarks.blind.report import nats, tuned_losses
 from benchmarks.judges import parameters
-from benchmarks.long import MARGINS, NEW, STUDIES, TRIALS, Ended, Study, ended, in_percent
+from benchmarks.long import MARGINS, NEW, SHORTER, STUDIES, TRIALS, Ended, Study, ended, in_percent
 from benchmarks.long_run import TRIALS as LONG_RUN
 from benchmarks.long_run import TUNING, tuned
 from benchmarks.long_run import compared as long_run
@@ -75,15 +75,15 @@ class Training:
     result: Ended | None
 
 
-def trainings() -> Iterator[Training]:
-    """All long trainings, in the order of the tables."""
+def trainings(studies: Sequence[Study] = STUDIES) -> Iterator[Training]:
+    """The trainings of these studies, by default the long ones, in the order of the tables."""
     frame = pd.read_csv(REPORTS / "long" / TRIALS)
-    studies = {(study.task, study.rate): study for study in STUDIES}
     for kind, tasks in TRAININGS.items():
         for task, rates in tasks.items():
             for rate, name in rates.items():
-                study = studies[task, rate]
-                yield Training(kind, name, study, ended(frame, study))
+                for study in studies:
+                    if (study.task, study.rate) == (task, rate):
+                        yield Training(kind, name, study, ended(frame, study))
 
 
 def words() -> list[str]:
@@ -115,16 +115,17 @@ def summary(preset: str) -> str:
 
 
 def now() -> list[str]:
-    """The words, each with the share of steps by which the preset is slower."""
+    """The words, each with the share of steps by which the preset is slower, by length too."""
     rows = []
-    for training in trainings():
+    for training in trainings((*SHORTER, *STUDIES)):
         study, result = training.study, training.result
         seeds = 0 if result is None else len(result.losses)
         rate = f"{study.rate:g}, {training.rate}"
         cells = [_cell(result, name) for name in MARGINS]
-        rows.append((f"{training.kind} (`{study.task}`)", rate, str(seeds), *cells))
+        kind = f"{training.kind} (`{study.task}`)"
+        rows.append((kind, rate, f"{study.steps:,}", str(seeds), *cells))
     margins = (f"`{name}`, margin {margin:.0%}" for name, margin in MARGINS.items())
-    return markdown(("training", "rate", "seeds", *margins), rows)
+    return markdown(("training", "rate", "steps", "seeds", *margins), rows)
 
 
 def _cell(result: Ended | None, preset: str) -> str:
