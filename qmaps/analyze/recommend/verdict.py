@@ -79,7 +79,7 @@ def meaning(level: str, cost: float, gradients: str) -> str:
     if cost > CLEAN:
         reasons.append(
             f"of {pairs} trained pairs with a step cost of {CLEAN:g} to {UNPROVEN:g}, {kept_up} "
-            "kept up with 32 bits"
+            f"kept up with 32 bits over {STEPS}"
         )
     if gradients != "recorded":
         reasons.append("gradients were simulated")
