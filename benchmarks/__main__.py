@@ -65,7 +65,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def measure(cases: Sequence[Measured], options: Options) -> dict[str, Any]:
-    """Bandwidth and all rows; a case that fails is a row that says so."""
+    """Measure bandwidth and all cases; a case with an error becomes a row with its reason."""
     before = bandwidth(options.rounds, options.scale), arithmetic(options.rounds)
     rows: list[dict[str, Any]] = []
     for number, case in enumerate(cases, 1):
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        0, or 1 if a case of ours failed. A floor that is missed is a result, not a failure.
+        0, or 1 if a case of ours failed. A missed floor is a result, not a failure.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     if argv and not argv[0].startswith("-"):

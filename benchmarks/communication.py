@@ -1,9 +1,9 @@
 """Time of a training step with narrow messages, beside plain DistributedDataParallel.
 
-``python -m benchmarks.communication`` starts two ranks over gloo on this machine, gives every
-contender its turn in each round, and writes reports/communication.{json,md}. Ratios count, not
-times: two ranks on one machine share its processors, and its loopback is no network. With
-``--link 1gbit`` they have a network of that rate, and the files are communication-1gbit.{json,md}.
+``python -m benchmarks.communication`` starts two ranks over gloo on this machine, runs every method
+once in each round, and writes reports/communication.{json,md}. Compare ratios, not times: two ranks
+on one machine share its processors, and its loopback is no network. With ``--link 1gbit`` the ranks
+have a network of this rate, and the files are communication-1gbit.{json,md}.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def measure(rank: int, world: int, rounds: int, width: int, layers: int) -> dict
 
 
 def worker(options: argparse.Namespace) -> None:
-    """One rank; the first one writes what it measured."""
+    """One rank; rank 0 writes its measurements."""
     rank, world, folder = options.rank, options.world, options.worker
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -111,7 +111,7 @@ def worker(options: argparse.Namespace) -> None:
 
 
 def launch(options: argparse.Namespace) -> dict[str, Any]:
-    """Start the ranks, and read what the first one measured."""
+    """Start the ranks, and read the measurements of rank 0."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         hosts: list[tuple[list[str], dict[str, str]]] = [([], dict(os.environ))] * options.world
         if options.link:

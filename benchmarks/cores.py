@@ -1,10 +1,10 @@
-"""Scaling of an optimizer step with cores: measured here, and modelled for more of them.
+"""Scaling of an optimizer step with cores: measured here, and modelled for larger processors.
 
 ``python -m benchmarks.cores`` measures, for AdamW, SGD with momentum, LAMB and LARS, the arithmetic
-of one core with everything in its cache, and steps on large matrices with 1, 2, 4, ... threads;
-and the memory bandwidth of as many threads. The model takes the longer of two times: arithmetic
-divided by the cores, and bytes at the processor's bandwidth. It is compared with what was measured,
-and is written for larger processors to reports/bench/cores.{csv,md}.
+of one core with everything in its cache, and steps on large matrices with 1, 2, 4, ... threads; and
+the memory bandwidth of as many threads. The model takes the longer of two times: arithmetic divided
+by the cores, and bytes divided by the processor's bandwidth. reports/bench/cores.{csv,md} compares
+it with the measurements and has its results for larger processors.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Bytes = Callable[[Sequence[str | None]], float]
 
 @dataclass(frozen=True)
 class Step:
-    """A step that is measured.
+    """A measured step.
 
     Attributes:
-        make: given the parameters, the optimizer.
-        nbytes: that it moves to and from memory for each parameter.
+        make: returns the optimizer, given the parameters.
+        nbytes: bytes to and from memory for each parameter.
     """
 
     make: Make
@@ -61,11 +61,11 @@ def widths(
 
     Args:
         base: name of the step in 32 bits.
-        wide: what makes the optimizer with states in 32 bits.
+        wide: makes the optimizer with states in 32 bits.
         narrow: its classes in 8 and 4 bits.
-        options: of these classes.
+        options: options of these classes.
         states: number of its states, at most the two of AdamW.
-        nbytes: given the quantizers of the states, bytes of a step for each parameter.
+        nbytes: returns the bytes of a step for each parameter, given the quantizers of the states.
     """
     eight, four = (partial(kind, **options) for kind in narrow)
     return {
@@ -117,11 +117,11 @@ SMALL = 1 << 17, 3 << 17
 
 @dataclass(frozen=True)
 class Processor:
-    """One that is not at hand.
+    """A processor of the model.
 
     Attributes:
-        name: for the table.
-        cores: of one socket.
+        name: name in the table.
+        cores: cores of one socket.
         gb_per_s: its peak memory bandwidth, channels times transfers times 8 bytes.
     """
 
@@ -144,10 +144,10 @@ def nanoseconds(arithmetic: float, nbytes: float, cores: int, bytes_per_second: 
     """Time of a step per parameter by the model.
 
     Args:
-        arithmetic: nanoseconds per parameter on one core with all in its cache.
+        arithmetic: nanoseconds per parameter on one core with everything in its cache.
         nbytes: bytes per parameter to and from memory.
-        cores: that work.
-        bytes_per_second: memory bandwidth of them together.
+        cores: number of working cores.
+        bytes_per_second: their joint memory bandwidth.
     """
     return max(arithmetic / cores, 1e9 * nbytes / bytes_per_second)
 
@@ -254,7 +254,7 @@ def measured(rounds: int, scale: float, most: int) -> pd.DataFrame:
 
 
 def enough(arithmetic: float, nbytes: float, bytes_per_second: float) -> int:
-    """The least number of cores with which memory takes at least as long as arithmetic.
+    """Smallest number of cores to make a step memory-bound.
 
     Args:
         arithmetic: nanoseconds per parameter on one core.
@@ -266,11 +266,11 @@ def enough(arithmetic: float, nbytes: float, bytes_per_second: float) -> int:
 
 
 def modelled(frame: pd.DataFrame, processor: Processor) -> list[str]:
-    """A row of a table of other processors: by step, where memory binds, and the ratio.
+    """A row of the table of modelled processors: memory-bound core counts by step, and the ratio.
 
     Args:
         frame: rows of `measured` of one optimizer.
-        processor: what is modelled.
+        processor: modelled processor.
     """
     rate = processor.gb_per_s * 1e9 * REACHED
     one = frame[frame["threads"] == 1]
@@ -302,8 +302,8 @@ def page(frame: pd.DataFrame, others: Sequence[Processor], about: Sequence[str])
     """The report.
 
     Args:
-        frame: of `measured`.
-        others: processors that are modelled.
+        frame: result of `measured`.
+        others: modelled processors.
         about: machine and command.
     """
     one = frame[frame["threads"] == 1]

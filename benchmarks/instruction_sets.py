@@ -1,10 +1,10 @@
-"""Steps and single operations with every instruction set of the processor, by turns.
+"""Steps and single operations with every instruction set of the processor, in turns.
 
 ``python -m benchmarks.instruction_sets`` steps one parameter with AdamW in 8 and 4 bits, and
 quantizes and dequantizes it, with each instruction set in its turn on one thread, beside torch's
-fused AdamW: once as torch comes, and once held to AVX2 by ``ATEN_CPU_CAPABILITY=avx2``, each in a
-process of its own. Times are those of the thread, so that other programs count less. It writes
-reports/bench/instruction-sets.md.
+fused AdamW: once with torch's default, and once with AVX2 (``ATEN_CPU_CAPABILITY=avx2``), each in
+its own process. Times are processor times of the thread, to reduce the effect of other programs.
+It writes reports/bench/instruction-sets.md.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ HELD = "ATEN_CPU_CAPABILITY"
 
 
 def thread_clock(work: Work) -> float:
-    """Seconds that this thread works on one call."""
+    """Processor seconds of this thread in one call."""
     start = time.thread_time()
     work()
     return time.thread_time() - start
@@ -66,7 +66,7 @@ def with_set(isa: str, work: Work) -> Work:
 
 
 def works(numel: int) -> dict[str, Work]:
-    """What is timed, by name: the operation, then the instruction set."""
+    """Timed works, by name: the operation, then the instruction set."""
     p = torch.nn.Parameter(normal((numel,)))
     p.grad = normal((numel,), seed=1) / 64
     made: dict[str, Work] = {FUSED: torch.optim.AdamW([p], lr=1e-6, fused=True).step}

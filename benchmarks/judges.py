@@ -1,6 +1,6 @@
-"""Presets of version 0.3 on five models: what the committed rows say in steps.
+"""Presets of version 0.3 on five models: the differences of the committed rows in steps.
 
-The study is closed; reports/judges.md names the commit that has its command.
+The study is closed; reports/judges.md names the commit with its command.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ JUDGED, LENGTHS = REPORTS / "judges.csv", REPORTS / "judges-lengths.csv"
 
 
 def at_own_rate(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `run_all` whose learning rate is the judge's own."""
+    """The rows of `run_all` at the tuned learning rate of each model."""
     return frame[[row.lr == JUDGES[row.judge].lr for row in frame.itertuples()]]
 
 
@@ -41,6 +41,6 @@ def slower(frame: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
 
 
 def parameters(frame: pd.DataFrame) -> dict[str, float]:
-    """Number of parameters of each judge, from the 8 bytes that Adam keeps of each in 32 bits."""
+    """Number of parameters of each model, from Adam's 8 bytes for each in 32 bits."""
     sizes = frame[frame["quantizer"] == FULL].groupby("judge")["state_mib"].first()
     return {str(judge): mib * 2**20 / 8 for judge, mib in sizes.items()}

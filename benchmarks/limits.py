@@ -26,10 +26,10 @@ class Needs:
     """Operations and bytes per element.
 
     Attributes:
-        written: of the bytes that cross the memory bus, those that are written.
+        written: written bytes, a part of those over the memory bus.
         divisions: of float32.
         roots: square roots of float32.
-        shuffles: permutes and packs of whole registers, which 64 elements or more share.
+        shuffles: permutes and packs of whole registers, shared by 64 elements or more.
     """
 
     written: float = 0.0
@@ -40,7 +40,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Limits:
-    """Rates of all threads together; None of arithmetic that was not measured.
+    """Rates of all threads together; None for arithmetic without a measurement.
 
     Attributes:
         nbytes: bytes per second to and from memory.
@@ -59,10 +59,10 @@ class Limits:
     shuffles: float | None = None
 
     def least(self, nbytes: float, needs: Needs) -> tuple[float, str]:
-        """Seconds of an element if all else cost nothing, and what they are spent in.
+        """Least seconds per element, and the busiest unit.
 
-        Divisions and roots share one unit. It, the one that shuffles, and memory in each direction
-        work at the same time.
+        Divisions and roots share one unit. It works in parallel with the unit for shuffles and with
+        memory in each direction.
         """
         times = {
             "memory": nbytes / self.nbytes,
@@ -125,16 +125,16 @@ def arithmetic(
 
 
 def shares(row: Mapping[str, Any], limits: Limits) -> dict[str, dict[str, Any]]:
-    """Share of its bound that each contender of a case reaches.
+    """Share of its bound reached by each method of a case.
 
     Args:
-        row: a case's, with ``bytes_per_element`` and ``needs_per_element``: by contender, a number
-            and the fields of `Needs`.
-        limits: of this machine.
+        row: row of a case, with ``bytes_per_element`` and ``needs_per_element``: a number and the
+            fields of `Needs`, by method.
+        limits: limits of this machine.
 
     Returns:
-        By contender `share`, the least time as a share of the measured one, and `bound`:
-        ``memory``, ``reading``, ``writing``, ``divider`` or ``shuffles``.
+        By method `share`, the least time as a share of the measured one, and `bound`: ``memory``,
+        ``reading``, ``writing``, ``divider`` or ``shuffles``.
     """
     found = {}
     for name, nbytes in row.get("bytes_per_element", {}).items():

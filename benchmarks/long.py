@@ -1,8 +1,8 @@
-"""Presets over trainings of 8,000 steps and more: which rounding costs what.
+"""Presets over trainings of 8,000 steps and more: the cost of each rounding.
 
 ``python -m benchmarks.long train`` trains the arms of each of `STUDIES` and keeps a row of each run
-in reports/long/trials.csv; ``report`` writes reports/long/README.md from them. ``train`` goes on
-where it was stopped; ``--tasks``, ``--seeds`` and ``--minutes`` take a part of the plan. The plan,
+in reports/long/trials.csv; ``report`` writes reports/long/README.md from them. ``train`` continues
+an interrupted plan; ``--tasks``, ``--seeds`` and ``--minutes`` select a part of it. The plan,
 written before the runs, is reports/long/preregistration.md.
 """
 
@@ -93,7 +93,7 @@ TRIALS = "trials.csv"
 
 @dataclass(frozen=True)
 class Study:
-    """A task, its learning rate, and what is trained on it.
+    """A task, its learning rate, and its runs.
 
     Attributes:
         task: its name, in rows and in ``--tasks``.
@@ -146,13 +146,13 @@ SHORTER = tuple(
 
 @dataclass(frozen=True)
 class Run(Trial):
-    """A trial; that of `CONTROL` begins from weights that differ in their last bit.
+    """A run; `CONTROL` starts from weights with a different last bit.
 
-    States are quantized however small they are, but on `JUDGE`, as in the first plan.
+    States of any size are quantized, except on `JUDGE`, as in the first plan.
     """
 
     def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
-        """The optimizer that is trained."""
+        """The optimizer of the run."""
         if self.quantizer == CONTROL:
             with torch.no_grad():
                 for param in model.parameters():
@@ -166,12 +166,12 @@ class Run(Trial):
 def plan(
     language: Workload, seeds: int | None = None, tasks: Sequence[str] | None = None
 ) -> Iterator[Run]:
-    """All runs: seeds outermost, so that each part of the plan has all tasks and arms.
+    """All runs: seeds outermost, so each part of the plan has all tasks and arms.
 
     Args:
-        language: the workload of `JUDGE`, as it was tuned.
-        seeds: at most so many of each study.
-        tasks: only studies of these.
+        language: the tuned workload of `JUDGE`.
+        seeds: maximum number of seeds of each study.
+        tasks: tasks of the selected studies.
     """
     for seed in range(max(study.seeds for study in STUDIES)):
         for study in (*STUDIES, *SHORTER):
@@ -182,15 +182,16 @@ def plan(
 
 
 def slower(apart: pd.Series, fall: float, error: float) -> dict[str, float]:
-    """Share of steps by which a training is slower, with a 95 % interval and its upper 95 % bound.
+    """Relative increase of the number of steps for the same loss, with confidence bounds.
 
     Args:
         apart: differences of the final loss from 32 bits, one for each seed.
-        fall: the fall of the loss per unit of log steps.
-        error: its standard error, which widens the interval.
+        fall: decrease of the loss per unit of log steps.
+        error: its standard error; it widens the interval.
 
     Returns:
-        `mean`, `low`, `high` and `most`, the one-sided bound; NaN with fewer than two seeds.
+        `mean`, `low` and `high` (95 % interval), and `most` (one-sided 95 % bound); NaN with fewer
+        than two seeds.
     """
     n, mean = len(apart), float(apart.mean() / fall)
     if n < 2:
@@ -203,12 +204,12 @@ def slower(apart: pd.Series, fall: float, error: float) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How the runs of a study ended.
+    """Results of the runs of a study.
 
     Attributes:
         steps: number of steps.
         losses: final losses, seeds by quantizers.
-        fall: the fall of the loss of 32 bits per unit of log steps; NaN where not known.
+        fall: decrease of the loss of 32 bits per unit of log steps; NaN where not known.
         error: its standard error.
     """
 
@@ -223,7 +224,7 @@ class Ended:
         return slower(apart, self.fall, self.error)
 
     def failed(self, quantizer: str) -> int:
-        """Number of runs that failed."""
+        """Number of failed runs."""
         return int((self.losses[quantizer] > (1 + FAILED) * self.losses[FULL].median()).sum())
 
 

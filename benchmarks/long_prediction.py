@@ -102,7 +102,7 @@ def measured(study: Study) -> pd.DataFrame:
 
 
 def outcomes(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """How the pairs of a study ended.
+    """Results of the pairs of a study.
 
     Returns:
         Indexed by quantizer, `slower` (the mean difference of the final loss from 32 bits, in units
@@ -141,7 +141,7 @@ def points(trials: pd.DataFrame, replays: pd.DataFrame) -> pd.DataFrame:
 
 
 def bound(frame: pd.DataFrame, predictor: str) -> float:
-    """The largest value up to which all pairs are at most the margin slower."""
+    """Largest value of a predictor below that of every pair slower than the margin."""
     slow = frame[frame["slower"] > np.log1p(MARGIN)][predictor].min()
     below = frame[predictor] if np.isnan(slow) else frame[predictor][frame[predictor] < slow]
     return float(below.max())

@@ -1,6 +1,6 @@
-"""Presets of version 0.3 in a training of 10,000 steps: what its committed rows say.
+"""Presets of version 0.3 in a training of 10,000 steps, from the committed rows.
 
-The study is closed; reports/long-run.md names the commit that has its command.
+The study is closed; reports/long-run.md names the commit with its command.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULTS: dict[str, float | None] = {"lr": None, "beta1": 0.9, "weight_decay": 0
 
 
 def tuned(frame: pd.DataFrame) -> Workload:
-    """The workload at the options that are best in rows of reports/long-run-tuning.csv."""
+    """The workload at the best options in rows of reports/long-run-tuning.csv."""
     best: dict[str, float | None] = {**frame.iloc[0][list(DEFAULTS)], "lr": None}
     for option, default in DEFAULTS.items():
         best[option] = choose(_losses(frame, best, option), default)
@@ -38,10 +38,10 @@ def tuned(frame: pd.DataFrame) -> Workload:
 
 
 def choose(losses: pd.DataFrame, default: float | None) -> float:
-    """The value of the lowest mean loss, or one near it.
+    """The value of the lowest mean loss, or a near one.
 
-    That is the value closest to the default of those whose mean is within one standard error of the
-    lowest, seed by seed: a baseline is not moved by noise to where nobody trains.
+    Chooses the value closest to the default among those with a mean within one standard error of
+    the lowest, seed by seed: noise does not move a baseline far from usual values.
 
     Args:
         losses: one column per value, one row per seed.

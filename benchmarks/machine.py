@@ -26,8 +26,8 @@ def about(arguments: Sequence[str] | None, module: str = "benchmarks") -> dict[s
     """Machine, versions, engine, threads, date and command.
 
     Args:
-        arguments: those of the command; None for those of this process.
-        module: which it is.
+        arguments: arguments of the command; None for those of this process.
+        module: module of the command.
     """
     engine = next(backend for backend in qmaps.backends() if backend.name == qmaps.backend())
     return {
@@ -53,7 +53,7 @@ def described(about: Mapping[str, Any]) -> list[str]:
     """The command, and a line on date, machine and versions, in Markdown.
 
     Args:
-        about: what `about` returns.
+        about: result of `about`.
     """
     here = about["machine"]
     model = f"{here['model']}, " if here.get("model") else ""
@@ -68,10 +68,10 @@ def described(about: Mapping[str, Any]) -> list[str]:
 
 
 def named(machine: Mapping[str, Any]) -> str:
-    """The processor's name with its model, which a virtual machine's name may lack.
+    """The processor's name, with its model if the name lacks it, as on virtual machines.
 
     Args:
-        machine: what `about` says of the machine.
+        machine: facts of `about` on the machine.
 
     >>> named({"processor": "AMD EPYC", "model": "family 25, model 17"})
     'AMD EPYC (family 25, model 17)'

@@ -1,7 +1,7 @@
-"""Memory of one optimizer in a fresh process: ``python -m benchmarks.memory CONTENDER``.
+"""Memory of one optimizer in a fresh process: ``python -m benchmarks.memory METHOD``.
 
-Prints JSON: `state`, bytes of state per parameter, and `peak`, MiB that a step needs beyond what
-was there before it (null where the system does not say).
+Prints JSON: `state`, bytes of state per parameter, and `peak`, MiB of a step above the memory
+before it (null where the system does not report it).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class MemoryCase:
     """Two rows: bytes of state, and the peak of a step.
 
     Attributes:
-        name: what is done.
+        name: name of the work.
     """
 
     name: str
 
     def measure(self, options: Options) -> list[dict[str, Any]]:
-        """Both rows; a contender that fails is skipped with its reason."""
+        """Both rows; a failed method is skipped with its reason."""
         measured: dict[str, dict[str, float | None]] = {}
         skipped: dict[str, str] = {}
         for name in CONTENDERS:
@@ -86,7 +86,7 @@ def measure(contender: str, scale: float) -> dict[str, float | None]:
 
 
 def state_bytes(states: Iterable[Mapping[str, Any]]) -> int:
-    """Bytes of all tensors of these states; a tensor that several share is counted once."""
+    """Bytes of all tensors of these states; a shared tensor is counted once."""
     storages: dict[int, int] = {}
     for state in states:
         for value in state.values():

@@ -1,9 +1,9 @@
 """Cost of a monitor of quantized states in a training step.
 
-``python -m benchmarks.monitor`` takes steps of each workload with a monitor and without one, in
-turns, and writes reports/monitor.{json,md}. A step is forward, backward, update and emptying of
-gradients. The time within the monitor's hooks is measured besides: it is so small that the noise of
-the steps covers it. All times are of the processor, so that other work on the machine counts less.
+``python -m benchmarks.monitor`` takes steps of each workload with and without a monitor, in turns,
+and writes reports/monitor.{json,md}. A step is forward, backward, update and zeroing gradients. The
+time within the monitor's hooks is also measured directly, as it is smaller than the noise of the
+steps. All times are processor times, to reduce the effect of other programs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEAD = (
 
 
 class Timed(Monitor):
-    """A monitor that keeps the seconds of its hooks in each step."""
+    """A monitor with the seconds of its hooks in each step."""
 
     seconds: list[float]
 
@@ -54,7 +54,7 @@ class Timed(Monitor):
 
 
 def processor_time(work: Work) -> float:
-    """Seconds of the processor that one call takes, whatever else the machine does."""
+    """Processor seconds of one call."""
     start = time.process_time()
     work()
     return time.process_time() - start

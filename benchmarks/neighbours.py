@@ -14,10 +14,11 @@ LEAST = 0.5
 
 
 class Neighbours:
-    """A block of work, and the share of all processors that other programs took during it.
+    """A context with the share of all processors taken by other programs.
 
     Attributes:
-        share: 0 to 1 after the block; None where the system does not say, or the block was short.
+        share: 0 to 1 after the block; None where the system does not report it, or after a short
+            block.
     """
 
     share: float | None = None

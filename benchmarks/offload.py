@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.offload`` trains a small net with ZeRO 2 and the optimizer on the CPU, once
 with each optimizer, on two gloo processes, and writes reports/offload.{json,md}: the time of
-``engine.step()`` in interleaved rounds, the memory of a process that has only this optimizer, bytes
-of the states, the losses, and how much those of a resumed run differ. It needs
-the extra ``deepspeed``, ninja's program on the path, and a compiler.
+``engine.step()`` in interleaved rounds, the memory of a process with only this optimizer, bytes of
+the states, the losses, and the difference after resuming. It needs the extra ``deepspeed``, ninja's
+program on the path, and a compiler.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def state_nbytes(engine: Any) -> int:
 
 
 def resumed(name: str, engine: Any, width: int, folder: str, step: int) -> float:
-    """Return the largest difference of the next losses of an engine that loads a checkpoint."""
+    """Return the largest difference of the next losses after loading a checkpoint."""
     engine.save_checkpoint(f"{folder}/{name.replace(' ', '-')}")
     other = engine_of(name, width)
     other.load_checkpoint(f"{folder}/{name.replace(' ', '-')}")
@@ -186,7 +186,7 @@ def measured(folder: str, width: int, rounds: int) -> dict[str, dict[str, Any]]:
 
 
 def in_processes(work: Callable[..., None], file: str, *arguments: object) -> dict[str, Any]:
-    """The JSON that `work` writes, on all ranks in a folder of their own."""
+    """The JSON of `work`, run on all ranks in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(work, (folder, *arguments), nprocs=RANKS)
         results: dict[str, Any] = json.loads(Path(folder, file).read_text())

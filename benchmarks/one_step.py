@@ -1,8 +1,8 @@
-"""One-step errors of the formats of 2026, those without a spec included.
+"""One-step errors of the formats of 2026, with and without a spec.
 
 ``python -m benchmarks.one_step`` quantizes both moments of 32-bit AdamW once, after half of a
-judge's steps, with each format, and writes reports/one-step.{csv,md}. Formats that the algebra does
-not have are written out here, from what their packages decode and encode.
+task's steps, with each format, and writes reports/one-step.{csv,md}. Formats outside the algebra
+are implemented here, after the encoders and decoders of their packages.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ class Method:
 
     Attributes:
         name, source: its name, and the package.
-        first, second: what encoding and decoding makes of a moment; the first one's gets the
-            update's denominator too.
-        spec: the same in the algebra, or next to it.
+        first, second: encode and decode a moment; the first also gets the update's denominator.
+        spec: the same format, or the closest one, in the algebra.
     """
 
     name: str
@@ -94,7 +93,7 @@ def twos_complement(bits: int, size: int = 256) -> State:
 
 
 def dynamic(bits: int, size: int = 256) -> State:
-    """`DE`, whose zero only zeros take; other elements take the smallest value of their sign."""
+    """`DE` with zero for zeros only; other elements take the smallest value of their sign."""
     q = qmaps.quantizer(f"B{size}/DE@{bits}s")
     book = q.map.codebook()
     smallest = float(book[book > 0].min())
@@ -110,7 +109,7 @@ def dynamic(bits: int, size: int = 256) -> State:
 
 
 def upper_half(size: int = 256) -> State:
-    """Second moments under 16 signed levels, of which 8 are above zero: 1/15, 3/15, ..., 1."""
+    """Second moments under 16 signed levels, eight of them above zero: 1/15, 3/15, ..., 1."""
 
     def stored(x: Tensor) -> Stored:
         rows = blocks(x, size)

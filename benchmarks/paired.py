@@ -23,11 +23,11 @@ def paired(one: pd.Series, other: pd.Series) -> dict[str, float]:
 
 
 def detectable(std: float, seeds: int) -> float:
-    """The mean difference that a paired t-test sees with the probability `POWER`.
+    """The mean difference detected by a paired t-test with the probability `POWER`.
 
     Args:
         std: standard deviation of the differences over seeds.
-        seeds: how many; the result is NaN for one.
+        seeds: number of seeds; the result is NaN for one.
     """
     t = stats.t(seeds - 1)
     return float((t.ppf(1 - LEVEL / 2) + t.ppf(POWER)) * std / seeds**0.5)

@@ -1,6 +1,6 @@
-"""What README.md and the pages that it links say of measurements, made from the committed results.
+"""Measurements in README.md and its linked pages, generated from the committed results.
 
-``python -m benchmarks.readme`` replaces what stands between ``<!-- table: NAME -->`` and
+``python -m benchmarks.readme`` replaces the text between ``<!-- table: NAME -->`` and
 ``<!-- end of table -->``, and between ``<!-- words: NAME -->`` and ``<!-- end of words -->``, in
 the files of `PAGES`, and draws docs/memory.svg; a test fails where a file is not up to date.
 """
@@ -122,7 +122,7 @@ def total(preset: str) -> str:
 
 
 def picture() -> str:
-    """Bars of what a model takes by width of its states, in SVG."""
+    """Bars of a model's memory by width of its states, in SVG."""
     left, top, height, scale = 56, 24, 18, 5.2  # pixels; the last of a GB
     bottom = top + len(BARS) * (height + 5)
     lines = [

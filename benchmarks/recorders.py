@@ -1,8 +1,8 @@
 r"""Optimizers of other packages under the recorder, in checkpoints, in sweeps and after conversion.
 
 ``python -m benchmarks.recorders`` tries every optimizer class of `PACKAGES` in turn and writes
-reports/recorders.{csv,md}. It needs an environment of its own, so that none of these packages is a
-dependency of qmaps:
+reports/recorders.{csv,md}. Run it in another environment, as none of these packages is a dependency
+of qmaps:
 
     python -m venv /tmp/recorders
     /tmp/recorders/bin/pip install torch==2.13.0 ".[lab]" pytorch-optimizer==4.1.0 \
@@ -11,9 +11,9 @@ dependency of qmaps:
     /tmp/recorders/bin/pip install --no-deps --ignore-requires-python emerging-optimizers==0.3.0
     /tmp/recorders/bin/python -m benchmarks.recorders
 
-timm's optimizers are imported without its models, which need torchvision. emerging-optimizers asks
-for Python 3.12; on 3.11, all that it lacks is ``typing.override``, which is added here. A package
-that is not installed has a line with the reason. ``torch.compile`` is switched off.
+timm's optimizers are imported without its models and their dependency torchvision.
+emerging-optimizers asks for Python 3.12; on 3.11 it lacks only ``typing.override``, added here. A
+missing package gets a line with the reason. ``torch.compile`` is switched off.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def optimizers(module: str) -> dict[str, type[torch.optim.Optimizer]]:
 
 
 def _prepare(module: str) -> None:
-    """Make a package importable that asks for more than its optimizers need."""
+    """Make the optimizers of a package importable without its other dependencies."""
     if not hasattr(typing, "override"):
         typing.override = lambda function: function  # type: ignore[attr-defined]
     spec = importlib.util.find_spec("timm") if module.startswith("timm") else None
@@ -126,7 +126,7 @@ def _prepare(module: str) -> None:
 
 
 def parameters() -> Params:
-    """A matrix that is large enough to quantize, and a vector."""
+    """A matrix large enough to be quantized, and a vector."""
     draw = torch.Generator().manual_seed(0)
     # Small, so that rounding of parameters is small beside their updates.
     return [torch.nn.Parameter(0.01 * torch.randn(*size, generator=draw)) for size in SIZES]
@@ -152,7 +152,7 @@ def makers(cls: type[torch.optim.Optimizer], params: Params) -> Iterator[Maker]:
 
 
 def step(optimizer: torch.optim.Optimizer, params: Params, seed: int, way: str) -> None:
-    """Take one step on a quadratic loss that depends on `seed`."""
+    """Take one step on a quadratic loss; `seed` changes the loss."""
     draw = torch.Generator().manual_seed(seed)
     pairs = [(p, *torch.randn(2, *p.shape, generator=draw)) for p in params]
 
@@ -196,13 +196,13 @@ def made(cls: type[torch.optim.Optimizer]) -> tuple[Maker, str]:
 
 
 def _train(optimizer: Any) -> None:
-    """Switch an optimizer with modes to that of training."""
+    """Switch an optimizer with modes to training mode."""
     if callable(getattr(optimizer, "train", None)):
         optimizer.train()
 
 
 def row(name: str, cls: type[torch.optim.Optimizer]) -> dict[str, str]:
-    """What a class does, a text for each of `COLUMNS`."""
+    """Results of a class, a text for each of `COLUMNS`."""
     texts = {"class": name, "states": "", **dict.fromkeys(COLUMNS, "")}
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -307,7 +307,7 @@ def _swept(folder: Path) -> str:
 
 
 def _paired(folder: Path) -> str:
-    """The own names of the states that are both moments of a pair."""
+    """The optimizer's names of the two moments of a pair."""
     found = load(folder)
     adam = found.as_adam()
     (name, *_) = adam.with_moments()
@@ -322,7 +322,7 @@ def _paired(folder: Path) -> str:
 
 
 def _continued(optimizer: torch.optim.Optimizer, params: Params, way: str) -> str:
-    """Convert the states for qmaps, and compare its next update with that of the optimizer."""
+    """Convert the states for qmaps, and compare its next update with the optimizer's."""
     converted, report = convert_state_dict(optimizer.state_dict(), "qmaps", states="32bit")
     kind = type(optimizer).__name__
     classes = [name for name, value in vars(optim).items() if isinstance(value, type)]

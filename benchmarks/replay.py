@@ -1,8 +1,8 @@
 """The time to replay 100 pairs over 100 steps of a model of GPT-2-small's size, sampled at 1 %.
 
 ``python -m benchmarks.replay`` writes states and gradients of the sampled rows to a temporary
-folder, and prints the seconds that reading and replaying them takes. The elements are random: the
-time does not depend on what they are.
+folder, and prints the seconds of reading and replaying them. The elements are random: their values
+do not affect the time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def distinct_pairs(count: int) -> list[str]:
-    """Pairs of which no two share a quantizer, the most expensive case."""
+    """Pairs without a common quantizer, the most expensive case."""
     blocks = (32, 64, 128, 256, 512, 1024, 2048)
     first = [f"B{b}/{m}@{w}s" for w in (8, 4, 5, 6, 3) for m in ("DE", "linear", "tree", "power2")
              for b in blocks]  # fmt: skip
@@ -51,7 +51,7 @@ def distinct_pairs(count: int) -> list[str]:
 
 
 def spent() -> float:
-    """Processor seconds of this process and of its workers that have ended."""
+    """Processor seconds of this process and of its finished workers."""
     return processor_seconds() + processor_seconds(resource.RUSAGE_CHILDREN)
 
 

@@ -100,12 +100,12 @@ def table(
 def begun(
     module: str, doc: str | None, rounds: int, argv: Sequence[str] | None
 ) -> argparse.Namespace:
-    """The options of a command that steps matrices on one thread, which is set; prints where.
+    """Set one thread; return the options of a command for steps of matrices, and print the machine.
 
     Args:
-        module: which it is.
-        doc: what it does.
-        rounds: the default of ``--rounds``.
+        module: module of the command.
+        doc: its description.
+        rounds: default of ``--rounds``.
         argv: its arguments; None for those of this process.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=doc)

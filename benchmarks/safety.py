@@ -1,4 +1,4 @@
-"""Words and tables that say how each preset ended beside 32 bits, from the committed rows."""
+"""Words and tables on the result of each preset beside 32 bits, from the committed rows."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def words() -> list[str]:
 
 
 def summary(preset: str) -> str:
-    """In how many long trainings a preset has which word."""
+    """Counts of long trainings by word, for a preset."""
     found = [word(training.result, preset) for training in trainings()]
     counts = {said: found.count(said) for said in (KEEPS_UP, SLOWER, CANNOT_TELL)}
     if counts[CANNOT_TELL] == len(found):
@@ -115,7 +115,7 @@ def summary(preset: str) -> str:
 
 
 def now() -> list[str]:
-    """The words, each with the share of steps by which the preset is slower."""
+    """The words, each with the preset's relative increase of steps."""
     rows = []
     for training in trainings():
         study, result = training.study, training.result
@@ -176,9 +176,9 @@ def _outcome(row: dict[str, Any] | None) -> str:
 
 
 def quarter() -> list[str]:
-    """The models that tell steps, at a quarter of the best rate.
+    """The models with known slopes, at a quarter of the best rate.
 
-    The first column of numbers is the share of steps that 32 bits itself loses there.
+    The first column of numbers is the loss of 32 bits itself there, as a share of steps.
     """
     trials, steps = blind()
     full = trials[(trials["quantizer"] == FULL) & (trials["length"] == 1)]

@@ -87,7 +87,7 @@ def snapshot(by_name: Mapping[str, tuple[int, ...]], folder: Path) -> Path:
 
 
 def planned(pairs: Sequence[str]) -> list[Item]:
-    """The items of a sweep of all of GPT-2 small, whose states nobody reads."""
+    """The items of a sweep of all of GPT-2 small, without its states."""
 
     def absent() -> torch.Tensor:
         raise AssertionError
@@ -106,7 +106,7 @@ def read(path: Path) -> None:
 
 
 def parallel_share(items: Sequence[Item], workers: int) -> float:
-    """The share of the work that the busiest worker has, the items with most begun first."""
+    """The busiest worker's share of the work; items with the most work start first."""
     loads = [0] * workers
     for work in sorted((item.work for item in items), reverse=True):
         loads[loads.index(min(loads))] += work
@@ -116,14 +116,14 @@ def parallel_share(items: Sequence[Item], workers: int) -> float:
 def model(items: Sequence[Item], workers: int, reading: float) -> float:
     """The time of a sweep on one machine, in units of that of one process.
 
-    Measuring is divided among the workers as `parallel_share` says. Reading is not: all of them
-    share one source.
+    Measuring is divided among the workers by `parallel_share`. Reading is not: all of them share
+    one source.
     """
     return max(reading, parallel_share(items, workers))
 
 
 def on(pool: Executor, items: Sequence[Item], states: CapturedStates) -> None:
-    """Measure all items in a pool that is warm."""
+    """Measure all items in a warm pool."""
     jobs = [executors.Job(item.number, item.parameter, item.work, item.measure) for item in items]
     for _ in executors.on_executor(jobs, pool, states):
         pass
@@ -135,13 +135,13 @@ def spin() -> int:
 
 
 def spins(pool: Executor, number: int) -> None:
-    """As many at once in a pool that is warm: what the machine gives to so many processes."""
+    """About a second of computation on `number` workers of a warm pool at once."""
     for spun in [pool.submit(spin) for _ in range(number)]:
         spun.result()
 
 
 def processor_seconds(who: int = resource.RUSAGE_SELF) -> float:
-    """Processor time so far, of this process or of its children that have ended."""
+    """Processor time so far, of this process or of its finished children."""
     used = resource.getrusage(who)
     return used.ru_utime + used.ru_stime
 

@@ -67,10 +67,10 @@ CONTENDERS: dict[str, Step] = {
 
 
 class Training:
-    """A model that is trained, a step at each call.
+    """Training of a model, one step at each call.
 
     Attributes:
-        seconds: of the optimizer's part of each step.
+        seconds: seconds of the optimizer in each step.
     """
 
     def __init__(self, workload: Workload, step: Step) -> None:

@@ -1,4 +1,4 @@
-"""The outcomes of trained pairs that `qmaps.recommend` and its pages quote, counted in rows."""
+"""Counts of trained pairs by outcome, for `qmaps.recommend` and its pages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -
     Returns:
         `judge`, `quantizer`, `verdict`, `cost` (the step cost; NaN with zero points or very large
         updates), and `slower` (the mean difference of the final loss from 32 bits, in units of log
-        steps; infinite where a run diverged). Models whose slope is not known are left out.
+        steps; infinite where a run diverged). Models without a known slope are left out.
     """
     known = slopes[slopes["slope_error"] <= MAX_SLOPE_ERROR * slopes["slope"]]
     falls = dict(zip(known["judge"], known["slope"], strict=True))
@@ -52,7 +52,7 @@ def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -
 
 
 def blind(steps: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
-    """Rows as of `points` of the blind test, at the tuned rates, of models whose slope is known.
+    """Rows like those of `points` for the blind test, of models with a known slope.
 
     Args:
         steps: rows of reports/blind/steps.csv.
@@ -84,12 +84,12 @@ def committed() -> pd.DataFrame:
 
 
 def bounds(pairs: pd.DataFrame) -> pd.DataFrame:
-    """The bound of "clean" from all models but one, and how that one's pairs below it ended.
+    """For each model, the bound of "clean" from the other models, and the results up to it.
 
     Returns:
-        `judge`, `bound` (the largest step cost of which at least `SAFE_SHARE` of the pairs of the
-        other models up to it were at most the margin slower), and `pairs` and `kept_up` of the
-        model, up to it.
+        `judge`, `bound` (the largest step cost with at least `SAFE_SHARE` of the pairs of the other
+        models up to it at most the margin slower), and the model's own `pairs` and `kept_up` up to
+        the bound.
     """
     harmless = pairs[pairs["verdict"].isin(HARMLESS)].sort_values("cost")
     ended_well = harmless["slower"] <= np.log1p(MARGIN)
@@ -116,8 +116,7 @@ def simulated() -> tuple[dict[str, dict[str, int]], tuple[float, float]]:
 
     Returns:
         For each verdict from simulated gradients the counts of those from recorded ones, and the
-        ends of the range that holds `MIDDLE` of the ratios of step costs. Pairs that are dangerous
-        under either have no ratio.
+        ends of the central `MIDDLE` of the ratios of step costs. Dangerous pairs have no ratio.
     """
     rows = pd.read_csv(REPORTS / "simulated.csv").replace("safe", LEVELS[0])  # its former word
     counts = pd.crosstab(rows["verdict_simulated"], rows["verdict"])
@@ -134,7 +133,7 @@ def simulated() -> tuple[dict[str, dict[str, int]], tuple[float, float]]:
 
 
 def trained_pairs() -> str:
-    """How pairs of each harmless verdict ended."""
+    """Results of the pairs of each harmless verdict."""
     pairs = committed()
     counts = ended(pairs)
     (clean, all_clean), (well, unproven) = (counts[name] for name in HARMLESS)
@@ -146,7 +145,7 @@ def trained_pairs() -> str:
 
 
 def blind_safe() -> str:
-    """How the pairs called safe in the blind test ended."""
+    """Results of the pairs called safe in the blind test."""
     steps = pd.read_csv(REPORTS / "blind" / "steps.csv")
     own = steps[(steps["factor"] == 1) & (steps["verdict_gradients"] == "safe")]
     own = own[~own["judge"].isin(SEEN) & own["quantizer"].isin(PAIRS)].dropna(subset="steps")
@@ -154,6 +153,6 @@ def blind_safe() -> str:
 
 
 def left_out() -> str:
-    """The bound of clean without one of the models, and how that one's pairs ended."""
+    """The bound of clean without one of the models, and the results of its pairs."""
     (row,) = records(bounds(committed()).query("judge == 'microbiome'"))
     return f"{row['bound']:.2g}, and {row['pairs'] - row['kept_up']} of its {row['pairs']} pairs"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Model:
-    """A model that was trained.
+    """A trained model.
 
     Attributes:
         steps: number of steps of its trainings.

@@ -1,4 +1,4 @@
-"""Margins and pairs of the blind test, which reports/blind/preregistration.md explains."""
+"""Margins and pairs of the blind test; reports/blind/preregistration.md explains them."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ UNFUSED = {name: options for name, options in TORCH.items() if name != FUSED}
 
 
 def traffic_with_norms(specs: Sequence[str | None]) -> float:
-    """Bytes per element of a step that takes norms: `traffic`, and a pass before it.
+    """Bytes per element of a step with norms: those of `traffic`, and a pass before it.
 
-    That pass reads the parameter, the gradient and the states.
+    The pass reads the parameter, the gradient and the states.
     """
     return traffic(specs) + 8 + (traffic(specs) - traffic([])) / 2
 
@@ -43,16 +43,16 @@ def steps(
     norms: bool = False,
     wide: Callable[..., torch.optim.Optimizer] | None = None,
 ) -> Callable[[float], Setup]:
-    """An optimizer beside that of torch and bitsandbytes' of the same name.
+    """An optimizer beside those of torch and bitsandbytes of the same name.
 
     Args:
         ours: our class.
         specs: the quantizers of its states.
-        options: of all of them.
+        options: options of all of them.
         theirs: torch's class; None where torch has none.
-        kinds: the forms that torch's has.
-        norms: whether parameter, gradient and states are read once before, for their norms.
-        wide: our class with states in 32 bits, where torch has none to compare with.
+        kinds: options of torch's class, by name of the method.
+        norms: read parameter, gradient and states once before the step, for their norms.
+        wide: our class with states in 32 bits, where torch has no such optimizer.
     """
 
     def step(cls: Callable[..., Any], params: list[Tensor], kind: Mapping[str, bool]) -> Work:

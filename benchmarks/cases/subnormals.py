@@ -1,4 +1,4 @@
-"""Numbers below the smallest normal float32, which many processors compute slowly."""
+"""Numbers below the smallest normal float32, slow on many processors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``python -m benchmarks.gpu.kernels``: compile kernels without a GPU; prints what each takes.
+"""``python -m benchmarks.gpu.kernels``: compile kernels without a GPU; print their resources.
 
-The kernels are those of `qmaps.cuda`, with the template arguments that users meet.
+The kernels are those of `qmaps.cuda`, with the template arguments of common options.
 """
 
 from __future__ import annotations

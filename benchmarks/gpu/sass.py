@@ -1,11 +1,10 @@
-"""``python -m benchmarks.gpu.sass``: what bounds a step, from its machine code and without a GPU.
+"""``python -m benchmarks.gpu.sass``: bounds of a step, from its machine code and without a GPU.
 
-Kernels are compiled with line numbers, and run on the processor to see which lines run
+Kernels are compiled with line numbers, and run on the processor for counts of their lines
 (`benchmarks.gpu.counts`). An instruction counts if it lies on the usual path of the loop over
-tiles: in blocks of code with a line that ran, outside calls of the slow paths of divisions and
-roots, and outside what only diverged warps run. From the counts by pipe, the bank conflicts, the
-bytes and the rates of a GPU comes the time of a step of that GPU, if nothing but its busiest unit
-took time.
+tiles: in blocks of code with an executed line, outside calls of the slow paths of divisions and
+roots, and outside code for diverged warps. The time of a step on a GPU is that of its busiest unit,
+from the counts by pipe, the bank conflicts, the bytes and the rates of the GPU.
 """
 
 from __future__ import annotations
@@ -80,12 +79,12 @@ class Instruction:
 
     @property
     def calls(self) -> bool:
-        """True if it calls a function, which are those of slow paths."""
+        """True for a call of a function; functions are slow paths."""
         return self.name.startswith("CALL") and not (self.target or "").startswith(".L_x")
 
     @property
     def pipe(self) -> str:
-        """The pipe that runs it."""
+        """The pipe of the instruction."""
         base = self.name.split(".")[0]
         return next((pipe for pipe, names in PIPES if re.match(names, base)), "alu")
 
@@ -100,7 +99,7 @@ class Instruction:
 
 @dataclass
 class Block:
-    """Instructions that run one after another, and the labels of blocks that may follow."""
+    """A run of instructions, and the labels of the blocks after it."""
 
     label: str
     instructions: list[Instruction]
@@ -146,7 +145,7 @@ def _ended(made: list[Block], last: Instruction) -> list[Block]:
 
 
 def usual_path(code: Sequence[Block], lines: dict[Line, int]) -> list[Instruction]:
-    """The instructions of the largest loop that usually run, each once."""
+    """The usual instructions of the largest loop, each once."""
     by_label = {block.label: block for block in code}
     for block in code:
         # A join of branches has the line of the branch before it.
@@ -177,7 +176,7 @@ def _reached(by_label: dict[str, Block], start: str) -> set[str]:
 
 
 def _reaching(code: Sequence[Block], end: str, start: str) -> set[str]:
-    """Labels from which `end` is reached without passing `start`."""
+    """Labels with a path to `end` that does not pass `start`."""
     before: dict[str, list[str]] = {}
     for block in code:
         for label in [] if block.cold else block.following:
@@ -250,7 +249,7 @@ def disassembler() -> Path:
 
 
 def seconds(kernels: Sequence[Kernel], nbytes: float, chip: Chip) -> dict[str, float]:
-    """Seconds that each unit of a GPU needs for one parameter; `nbytes` is the step's traffic."""
+    """Seconds of each unit of a GPU for one parameter; `nbytes` is the step's traffic."""
     pipes: Counter[str] = sum((kernel.pipes for kernel in kernels), Counter())
     per_second = chip.processors * chip.clock
     rates = {**RATES, "fma": chip.float32, "fp64": FLOAT64.get(chip.arch, 2)}

@@ -71,7 +71,7 @@ def _about(results: dict[str, Any]) -> list[str]:
 
 
 def rows_with_copy(results: dict[str, Any]) -> list[Row]:
-    """Those that were measured."""
+    """The measured rows."""
     return [row for row in results["cases"] if "copy_bytes_per_second" in row]
 
 
@@ -139,7 +139,7 @@ def _all(rows: Sequence[Row], predicted: Mapping[str, str]) -> list[str]:
 
 
 def _noted(row: Row) -> Row:
-    """The row with what was found out about it among its forms."""
+    """The row, with its scaling and its number of kernels among its forms."""
     forms = dict(row.get("forms", {}))
     if row.get("scaled_down_from"):
         forms["the work"] = (

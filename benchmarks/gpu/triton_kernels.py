@@ -2,8 +2,8 @@
 
 For each case and architecture: registers of a thread, bytes of spills and of shared memory, and
 instructions. `check` raises where a compiler fused a product with a sum, flushed subnormal numbers,
-or approximated a division or a root. With ``--model`` the table of `benchmarks.gpu.sass` for these
-kernels, beside that of the CUDA engine.
+or approximated a division or a root. With ``--model``, prints the table of `benchmarks.gpu.sass`
+for these kernels, beside those of the CUDA engine.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def described(case: Case) -> tuple[Trace, Kind]:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel for one architecture: its code by kind of text, and what it uses."""
+    """A kernel for one architecture: its code by kind of text, and its resources."""
 
     asm: dict[str, Any]
     usage: dict[str, int]
@@ -134,7 +134,7 @@ def _type(name: str) -> str:
 
 
 def tool(name: str) -> str:
-    """A program of NVIDIA's that Triton's wheel has."""
+    """A program of NVIDIA's in Triton's wheel."""
     import triton
 
     return str(Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name)
@@ -171,7 +171,7 @@ def _amd_usage(text: str) -> dict[str, int]:
 
 
 def faults(asm: dict[str, Any]) -> list[str]:
-    """Ways in which the code of a kernel would change bits."""
+    """Operations in a kernel's code that give other bits than the reference."""
     if "ptx" in asm:
         words = {
             "a fused multiply-add": r"\bfma\.|\bmad\.\S*f32", "subnormals flushed": r"\.ftz\b",

@@ -28,9 +28,9 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
         frame: the rows of `benchmarks.losses.tune.run`.
 
     Returns:
-        `group`, `optimizer`, `quantizer`, the columns of `POINT`; `unstable`, how many runs;
-        `loss`, the mean; those of `paired`; `std`, the standard deviation of the difference over
-        seeds; `detectable`, the difference that the test sees in as many seeds.
+        `group`, `optimizer`, `quantizer`, the columns of `POINT`; `unstable`, the number of
+        unstable runs; `loss`, the mean; those of `paired`; `std`, the standard deviation of the
+        difference over seeds; `detectable`, the detectable difference for as many seeds.
     """
     keys = ["group", "optimizer", "quantizer", *POINT]
     tuned = frame[frame["best"]]
@@ -49,7 +49,7 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def page(name: str, about: str, frame: pd.DataFrame, command: str) -> str:
-    """The report of a study, with a paragraph on what was trained."""
+    """The report of a study, with a paragraph on its models and optimizers."""
     lines = [
         f"# Losses at tuned rates: {name}",
         "",

@@ -23,10 +23,10 @@ class Row:
     """A training at the best rate of its group.
 
     Attributes:
-        quantizer: of its `MethodTrial`.
-        family: of its `MethodTrial`; that of the group if empty.
+        quantizer: quantizer of its `MethodTrial`.
+        family: family of its `MethodTrial`; that of the group if empty.
         factor: times the best rate.
-        changes: other options of the workload that it changes.
+        changes: other options of the workload.
     """
 
     quantizer: str
@@ -37,13 +37,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """A baseline whose rate is tuned, and rows that are compared with it.
+    """A baseline with a tuned rate, and rows to compare with it.
 
     Attributes:
         judge: the model and the data, for tables.
-        workload: what is trained; its rate is where the sweep begins.
+        workload: the training; its rate is the first of the sweep.
         family: the baseline's optimizer, in 32 bits.
-        rows: what is trained besides, at the best rate of the baseline.
+        rows: other trainings at the best rate of the baseline.
         n: micro-batches of a step; the workload's steps are then micro-batches.
         rate_seeds: seeds of the sweep.
     """
@@ -60,7 +60,7 @@ class Group:
         return self.trial(Row(FULL, factor=factor), 1.0, seed)
 
     def trial(self, row: Row, best: float, seed: int) -> MethodTrial:
-        """A run of a row, if the best rate is that multiple of the workload's."""
+        """A run of a row, if the best rate is this multiple of the workload's."""
         rate = self.workload.lr * best * row.factor
         work = replace(self.workload, lr=rate, **dict(row.changes))
         return MethodTrial(self.judge, work, row.quantizer, seed, family=row.family or self.family,

@@ -72,7 +72,7 @@ def steps(
 def other(
     work: Callable[[list[Tensor]], Setup], dtype: torch.dtype
 ) -> Callable[[torch.device, int], Setup]:
-    """A work that the CPU's cases have as well."""
+    """A work from the CPU's cases."""
 
     def make(device: torch.device, elements: int) -> Setup:
         return work(parameters(four(elements), dtype, device))
@@ -81,10 +81,10 @@ def other(
 
 
 class Recorded:
-    """Replays of a step that a CUDA graph holds.
+    """Replays of a step recorded in a CUDA graph.
 
     Attributes:
-        form: says so in the notes.
+        form: text for the notes.
 
     Raises:
         UnavailableError: there is no device.
