@@ -15,7 +15,7 @@ OURS = "qmaps"
 
 
 class UnavailableError(Exception):
-    """A contender cannot run here; the message says why."""
+    """A method cannot run here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Setup:
         check: measures errors of the answers, after the timing.
     """
 
-    contenders: Mapping[str, Callable[[], Work]]
+    methods: Mapping[str, Callable[[], Work]]
     elements: int
     nbytes: Mapping[str, float] = field(default_factory=dict)
     needs: Mapping[str, Needs] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Case:
     def measure(self, options: Options) -> list[dict[str, Any]]:
         """One row."""
         setup = self.make(options.scale)
-        works, skipped = prepared(setup.contenders)
+        works, skipped = prepared(setup.methods)
         with Neighbours() as neighbours:
             seconds, failed = interleaved(
                 works, options.rounds, refresh=setup.refresh, budget=options.budget
@@ -146,7 +146,7 @@ def row(
     return limits | {
         "name": name,
         "unit": unit,
-        "values": {contender: quartiles(samples) for contender, samples in values.items()},
+        "values": {method: quartiles(samples) for method, samples in values.items()},
         "samples": dict(values),
         "ratios": ratios,
         "floors": dict(floors),
@@ -175,12 +175,12 @@ def reason(error: BaseException) -> str:
 
 
 def prepared(
-    contenders: Mapping[str, Callable[[], Work]],
+    methods: Mapping[str, Callable[[], Work]],
 ) -> tuple[dict[str, Work], dict[str, str]]:
     """The prepared works, and the reasons for skipping the remaining ones."""
     skipped: dict[str, str] = {}
     works: dict[str, Work] = {}
-    for name, prepare in contenders.items():
+    for name, prepare in methods.items():
         try:
             works[name] = prepare()
         except Exception as error:
@@ -195,7 +195,7 @@ def forms(works: Mapping[str, Work], names: Iterable[str]) -> dict[str, str]:
 
 
 def skip(skipped: dict[str, str], name: str, error: Exception) -> None:
-    """Note why a contender did not run; an error of our own is no reason to skip it."""
+    """Note why a method did not run; an error of our own is no reason to skip it."""
     if name == OURS and not isinstance(error, UnavailableError):
         raise error
     skipped[name] = reason(error)

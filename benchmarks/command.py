@@ -44,7 +44,7 @@ def one_line_errors(main: Callable[P, int]) -> Callable[P, int]:
 
 
 def among(
-    parser: argparse.ArgumentParser, what: str, names: Sequence[str], known: Sequence[str]
+    parser: argparse.ArgumentParser, what: str, names: Sequence[str], allowed: Sequence[str]
 ) -> None:
     """Exit with a message if a name is unknown.
 
@@ -52,11 +52,11 @@ def among(
         parser: parser of the command.
         what: kind of the names, for the message.
         names: given names.
-        known: allowed names.
+        allowed: allowed names.
     """
     for name in names:
-        if name not in known:
-            parser.error(f"unknown {what} {name!r}; allowed are {', '.join(known)}")
+        if name not in allowed:
+            parser.error(f"unknown {what} {name!r}; allowed are {', '.join(allowed)}")
 
 
 class Named(Protocol):
@@ -103,7 +103,7 @@ def shared_options(program: str, doc: str | None, *, rounds: int, budget: float,
         type=positive,
         default=budget,
         metavar="SECONDS",
-        help=f"a slower contender of a case takes fewer rounds, at least two (default {budget:g})",
+        help=f"a slower method of a case takes fewer rounds, at least two (default {budget:g})",
     )
     parser.add_argument(
         "--out",
@@ -150,7 +150,7 @@ def selected(
     matching = [
         case
         for case in cases
-        if any(fnmatch.fnmatchcase(case.name.lower(), each) for each in wanted)
+        if any(fnmatch.fnmatchcase(case.name.lower(), pattern) for pattern in wanted)
     ]
     if not matching:
         closest = nearest(patterns[0], [case.name for case in cases])
@@ -162,8 +162,8 @@ def folder(options: argparse.Namespace, out: str) -> Path:
     """Folder of the results: a run of some cases, or of smaller ones, is no report."""
     if options.out is not None:
         return Path(options.out)
-    whole = not options.case and options.scale == 1.0
-    return Path("reports" if whole else "runs") / out
+    complete = not options.case and options.scale == 1.0
+    return Path("reports" if complete else "runs") / out
 
 
 def positive(text: str) -> float:

@@ -163,10 +163,10 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def thread_counts(most: int) -> list[int]:
+def thread_counts(maximum: int) -> list[int]:
     """1, 2, 4, ... and the most."""
-    counts = [1 << n for n in range(most.bit_length()) if 1 << n <= most]
-    return counts if counts[-1] == most else [*counts, most]
+    counts = [1 << n for n in range(maximum.bit_length()) if 1 << n <= maximum]
+    return counts if counts[-1] == maximum else [*counts, maximum]
 
 
 def in_cache(steps: Mapping[str, Step], rounds: int) -> dict[str, float]:
@@ -175,8 +175,8 @@ def in_cache(steps: Mapping[str, Step], rounds: int) -> dict[str, float]:
     refreshes = [new_gradients(params) for params in sets.values()]
 
     def refresh(number: int) -> None:
-        for each in refreshes:
-            each(number)
+        for renew in refreshes:
+            renew(number)
 
     # Many steps a turn: one takes less than a thousandth of a second.
     def repeated(step: Work) -> Work:
@@ -214,16 +214,16 @@ def from_memory(
     return {name: 1e9 * min(times) / elements for name, times in seconds.items()}
 
 
-def rates(rounds: int, scale: float, most: int) -> dict[int, float]:
+def rates(rounds: int, scale: float, max_threads: int) -> dict[int, float]:
     """Bytes per second to and from memory, by the number of threads."""
     bandwidths = {}
-    for number in thread_counts(most):
+    for number in thread_counts(max_threads):
         with threads(number):
             bandwidths[number] = max(bandwidth(rounds, scale).values())
     return bandwidths
 
 
-def measured(rounds: int, scale: float, most: int) -> pd.DataFrame:
+def measured(rounds: int, scale: float, max_threads: int) -> pd.DataFrame:
     """One row per optimizer, number of threads and step.
 
     Returns:
@@ -232,7 +232,7 @@ def measured(rounds: int, scale: float, most: int) -> pd.DataFrame:
         parameter).
     """
     records = []
-    bytes_per_second = rates(rounds, scale, most)
+    bytes_per_second = rates(rounds, scale, max_threads)
     for optimizer, steps in STEPS.items():
         arithmetic = in_cache(steps, rounds)
         for number, rate in bytes_per_second.items():
@@ -273,19 +273,19 @@ def modelled(frame: pd.DataFrame, processor: Processor) -> list[str]:
         processor: modelled processor.
     """
     rate = processor.gb_per_s * 1e9 * REACHED
-    one = frame[frame["threads"] == 1]
-    base = one.iloc[0]
+    single = frame[frame["threads"] == 1]
+    base = single.iloc[0]
     cells = [processor.name, str(processor.cores), f"{processor.gb_per_s:g}"]
-    whole = nanoseconds(base["arithmetic"], base["bytes"], processor.cores, rate)
-    for _, row in one.iterrows():
+    base_ns = nanoseconds(base["arithmetic"], base["bytes"], processor.cores, rate)
+    for _, row in single.iterrows():
         cells.append(str(enough(row["arithmetic"], row["bytes"], rate)))
         if row["step"] != base["step"]:
-            here = nanoseconds(row["arithmetic"], row["bytes"], processor.cores, rate)
-            cells.append(f"{whole / here:.2f}")
+            narrow_ns = nanoseconds(row["arithmetic"], row["bytes"], processor.cores, rate)
+            cells.append(f"{base_ns / narrow_ns:.2f}")
     return cells
 
 
-def processors(frame: pd.DataFrame, others: Sequence[Processor]) -> list[str]:
+def processors(frame: pd.DataFrame, hardware: Sequence[Processor]) -> list[str]:
     """The table of other processors for each optimizer, in Markdown."""
     lines = []
     for optimizer, part in frame.groupby("optimizer", sort=False):
@@ -293,25 +293,25 @@ def processors(frame: pd.DataFrame, others: Sequence[Processor]) -> list[str]:
         head = ["processor", "cores", "peak GB/s", f"{base}: bound from"]
         for name in narrow:
             head += [f"{name}: bound from", f"{name}: speed"]
-        rows = [modelled(part, processor) for processor in others]
+        rows = [modelled(part, processor) for processor in hardware]
         lines += [f"### {optimizer}", "", *markdown(head, rows), ""]
     return lines
 
 
-def page(frame: pd.DataFrame, others: Sequence[Processor], about: Sequence[str]) -> str:
+def page(frame: pd.DataFrame, hardware: Sequence[Processor], info: Sequence[str]) -> str:
     """The report.
 
     Args:
         frame: result of `measured`.
-        others: modelled processors.
-        about: machine and command.
+        hardware: modelled processors.
+        info: machine and command.
     """
-    one = frame[frame["threads"] == 1]
+    single = frame[frame["threads"] == 1]
     bases = frame.groupby(["optimizer", "threads"], sort=False)["measured"].first()
     lines = [
         "# Steps on more cores",
         "",
-        *about,
+        *info,
         "",
         "AdamW and SGD with momentum (0.9) are compared with torch's fused steps in 32 bits; LAMB "
         "and LARS, which torch does not have, with ours in 32 bits. LAMB and LARS have the options "
@@ -328,7 +328,7 @@ def page(frame: pd.DataFrame, others: Sequence[Processor], about: Sequence[str])
             ("optimizer", "step", "ns of arithmetic per parameter", "bytes per parameter"),
             [
                 (row.optimizer, row.step, f"{row.arithmetic:.3f}", f"{row.bytes:.2f}")
-                for row in one.itertuples()
+                for row in single.itertuples()
             ],
         ),
         "",
@@ -361,7 +361,7 @@ def page(frame: pd.DataFrame, others: Sequence[Processor], about: Sequence[str])
         "many cores on; beside 32 bits, all cores at work, it is so many times as fast. "
         "`--processor CORES GB/S` adds one.",
         "",
-        *processors(frame, others),
+        *processors(frame, hardware),
     ]  # fmt: skip
     return "\n".join(lines)
 
@@ -376,15 +376,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                         metavar=("CORES", "GB/S"), help="model this one too")  # fmt: skip
     options = parser.parse_args(argv)
     output_folder(options.out)
-    most = options.threads or min(torch.get_num_threads(), os.cpu_count() or 1)
-    frame = measured(options.rounds, options.scale, most)
+    max_threads = options.threads or min(torch.get_num_threads(), os.cpu_count() or 1)
+    frame = measured(options.rounds, options.scale, max_threads)
     asked = [
         Processor(f"{cores:g} cores, {rate:g} GB/s", int(cores), rate)
         for cores, rate in options.processor
     ]
-    about = machine.about(argv, "benchmarks.cores")
-    frame.insert(0, "machine", machine.named(about["machine"]))
-    text = page(frame, [*asked, *PROCESSORS], machine.described(about))
+    info = machine.about(argv, "benchmarks.cores")
+    frame.insert(0, "machine", machine.named(info["machine"]))
+    text = page(frame, [*asked, *PROCESSORS], machine.described(info))
     return written(options.out, "cores", text, frame)
 
 

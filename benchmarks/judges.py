@@ -23,21 +23,21 @@ def at_own_rate(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[[row.lr == JUDGES[row.judge].lr for row in frame.itertuples()]]
 
 
-def slower(frame: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+def slower(frame: pd.DataFrame, lengths: pd.DataFrame) -> pd.DataFrame:
     """Differences to 32 bits at the judge's own rate, in steps.
 
     Args:
         frame: rows of `run_all` of `trials`.
-        others: rows of `run_all` of `lengths`. Judges without any are left out.
+        lengths: rows of `run_all` of `lengths`. Judges without any are left out.
 
     Returns:
         The columns of `benchmarks.blind.equivalence.in_steps`.
     """
-    own = at_own_rate(frame)
-    own = own[own["judge"].isin(others["judge"])].assign(length=1.0)
-    whole = others["judge"].map({name: work.steps for name, work in JUDGES.items()})
-    both = pd.concat([own, others.assign(length=others["steps"] / whole)])
-    return in_steps(both.assign(factor=1.0))
+    rows = at_own_rate(frame)
+    rows = rows[rows["judge"].isin(lengths["judge"])].assign(length=1.0)
+    full_steps = lengths["judge"].map({name: work.steps for name, work in JUDGES.items()})
+    runs = pd.concat([rows, lengths.assign(length=lengths["steps"] / full_steps)])
+    return in_steps(runs.assign(factor=1.0))
 
 
 def parameters(frame: pd.DataFrame) -> dict[str, float]:

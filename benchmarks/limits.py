@@ -117,10 +117,10 @@ def arithmetic(
             return lambda: list(pool.map(work, [count] * threads))
 
         turns = {name: turn(work) for name, work in works.items()}
-        found, failed = interleaved(turns, rounds, clock=clock)
+        turn_seconds, failed = interleaved(turns, rounds, clock=clock)
     for error in failed.values():
         raise error
-    rates = {name: threads * count * NUMBERS / min(times) for name, times in found.items()}
+    rates = {name: threads * count * NUMBERS / min(times) for name, times in turn_seconds.items()}
     return {"shuffles": None} | rates
 
 
@@ -136,8 +136,8 @@ def shares(row: Mapping[str, Any], limits: Limits) -> dict[str, dict[str, Any]]:
         By method `share`, the least time as a share of the measured one, and `bound`: ``memory``,
         ``reading``, ``writing``, ``divider`` or ``shuffles``.
     """
-    found = {}
+    results = {}
     for name, nbytes in row.get("bytes_per_element", {}).items():
-        least, bound = limits.least(nbytes, Needs(**row["needs_per_element"][name]))
-        found[name] = {"share": 1e9 * least / row["values"][name]["median"], "bound": bound}
-    return found
+        minimum, bound = limits.least(nbytes, Needs(**row["needs_per_element"][name]))
+        results[name] = {"share": 1e9 * minimum / row["values"][name]["median"], "bound": bound}
+    return results

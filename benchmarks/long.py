@@ -158,8 +158,8 @@ class Run(Trial):
                 for param in model.parameters():
                     param.mul_(1 + 2.0**-23)
         quantizers = None if self.quantizer in (FULL, CONTROL) else self.quantizer
-        least = MIN_SIZE if self.judge == JUDGE else 0
-        contender = Contender(self.quantizer, quantizers, min_quantized_size=least)
+        min_size = MIN_SIZE if self.judge == JUDGE else 0
+        contender = Contender(self.quantizer, quantizers, min_quantized_size=min_size)
         return contender.optimizer(model, workload)
 
 
@@ -231,21 +231,23 @@ class Ended:
 def ended(frame: pd.DataFrame, study: Study) -> Ended | None:
     """Final losses of a study among the rows of `frame`; None without rows."""
     lengths = [study.steps, *(round(study.steps * length) for length in LENGTHS)]
-    own = frame[
+    runs = frame[
         (frame["judge"] == study.task)
         & np.isclose(frame["lr"], study.rate)
         & frame["steps"].isin(lengths)
     ]
-    if CONTROL not in set(own["quantizer"]):
+    if CONTROL not in set(runs["quantizer"]):
         return None
     steps = study.steps
-    whole = own[own["steps"] == steps].pivot_table("loss", "seed", "quantizer")
+    losses = runs[runs["steps"] == steps].pivot_table("loss", "seed", "quantizer")
     for (task, arm), seen in SEEN.items():
-        if task == study.task and study in STUDIES and ARMS[arm] in whole:
-            whole.loc[whole.index < seen, ARMS[arm]] = float("nan")
-    others = own[(own["quantizer"] == FULL) & own["seed"].isin(own[own["steps"] != steps]["seed"])]
-    known = others["steps"].nunique() == 1 + len(LENGTHS)
-    return Ended(steps, whole, *(slope(others, steps) if known else (float("nan"),) * 2))
+        if task == study.task and study in STUDIES and ARMS[arm] in losses:
+            losses.loc[losses.index < seen, ARMS[arm]] = float("nan")
+    curve = runs[
+        (runs["quantizer"] == FULL) & runs["seed"].isin(runs[runs["steps"] != steps]["seed"])
+    ]
+    complete = curve["steps"].nunique() == 1 + len(LENGTHS)
+    return Ended(steps, losses, *(slope(curve, steps) if complete else (float("nan"),) * 2))
 
 
 def table(frame: pd.DataFrame, study: Study) -> tuple[str, list[str]]:
@@ -253,14 +255,14 @@ def table(frame: pd.DataFrame, study: Study) -> tuple[str, list[str]]:
     result = ended(frame, study)
     if result is None:
         return "No runs yet.", []
-    steps, whole, fall, error = result.steps, result.losses, result.fall, result.error
-    known, rows = np.isfinite(fall), []
-    noise = (whole[CONTROL] - whole[FULL]).dropna()
+    steps, losses, fall, error = result.steps, result.losses, result.fall, result.error
+    has_slope, rows = np.isfinite(fall), []
+    noise = (losses[CONTROL] - losses[FULL]).dropna()
     for arm, quantizer in ARMS.items():
-        if quantizer not in whole or quantizer == FULL:
+        if quantizer not in losses or quantizer == FULL:
             continue
-        both = paired(whole[quantizer], whole[FULL])
-        apart = (whole[quantizer] - whole[FULL]).dropna()
+        comparison = paired(losses[quantizer], losses[FULL])
+        apart = (losses[quantizer] - losses[FULL]).dropna()
         steps_more = result.slower(quantizer)
         margin = MARGINS.get(arm)
         told = margin is not None and np.isfinite(steps_more["most"])
@@ -269,26 +271,30 @@ def table(frame: pd.DataFrame, study: Study) -> tuple[str, list[str]]:
             (
                 arm,
                 f"`{quantizer}`",
-                str(both["seeds"]),
-                f"{both['difference']:+.4f}"
-                + (f" ({both['low']:+.4f} to {both['high']:+.4f})" if len(apart) > 1 else ""),
+                str(comparison["seeds"]),
+                f"{comparison['difference']:+.4f}"
+                + (
+                    f" ({comparison['low']:+.4f} to {comparison['high']:+.4f})"
+                    if len(apart) > 1
+                    else ""
+                ),
                 f"{apart.median():+.4f}",
                 in_percent(steps_more),
                 f"{shown} ({margin:.0%})" if told else shown,
                 str(result.failed(quantizer)),
             )
         )
-    least = detectable(float(noise.std()), len(noise)) if len(noise) > 1 else float("nan")
-    sentence = f"{steps:,} steps; 32 bits end at {whole[FULL].mean():.4f} in {len(whole)} seeds"
-    if known:
+    difference = detectable(float(noise.std()), len(noise)) if len(noise) > 1 else float("nan")
+    sentence = f"{steps:,} steps; 32 bits end at {losses[FULL].mean():.4f} in {len(losses)} seeds"
+    if has_slope:
         sentence += f", and fall by {fall:.4f} (standard error {error:.4f}) per unit of log steps"
     if len(noise) > 1:
         sentence += (
             f". The control's differences have a standard deviation of {noise.std():.4f}, so that "
-            f"{least:.4f} is seen in 8 of 10 cases"
+            f"{difference:.4f} is seen in 8 of 10 cases"
         )
-    if known and len(noise) > 1:
-        sentence += f", {least / fall:.1%} of steps"
+    if has_slope and len(noise) > 1:
+        sentence += f", {difference / fall:.1%} of steps"
     sentence += "."
     return sentence, markdown(HEAD, rows)
 

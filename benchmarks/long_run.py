@@ -58,8 +58,8 @@ def choose(losses: pd.DataFrame, default: float | None) -> float:
 
 def _losses(frame: pd.DataFrame, values: Mapping[str, float | None], option: str) -> pd.DataFrame:
     """Losses by seed and value of an option, the others as in `values`; None is any value."""
-    others = [name for name in DEFAULTS if name != option and values[name] is not None]
-    same = (frame[others] == [values[name] for name in others]).all(axis=1)
+    remaining = [name for name in DEFAULTS if name != option and values[name] is not None]
+    same = (frame[remaining] == [values[name] for name in remaining]).all(axis=1)
     return frame[same].pivot_table("loss", "seed", option)
 
 

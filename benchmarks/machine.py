@@ -49,21 +49,21 @@ def about(arguments: Sequence[str] | None, module: str = "benchmarks") -> dict[s
     }
 
 
-def described(about: Mapping[str, Any]) -> list[str]:
+def described(info: Mapping[str, Any]) -> list[str]:
     """The command, and a line on date, machine and versions, in Markdown.
 
     Args:
-        about: result of `about`.
+        info: result of `info`.
     """
-    here = about["machine"]
-    model = f"{here['model']}, " if here.get("model") else ""
-    versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items() if number)
+    host = info["machine"]
+    model = f"{host['model']}, " if host.get("model") else ""
+    versions = ", ".join(f"{name} {number}" for name, number in info["versions"].items() if number)
     return [
-        f"`{about['command']}`",
+        f"`{info['command']}`",
         "",
-        f"{about['date']}, {here['processor']} ({model}{here['architecture']}, {here['system']}), "
-        f"{here['cores']} cores, {about['threads']} threads; engine "
-        f"{about['isa'] or about['backend']['name']}; {versions}.",
+        f"{info['date']}, {host['processor']} ({model}{host['architecture']}, {host['system']}), "
+        f"{host['cores']} cores, {info['threads']} threads; engine "
+        f"{info['isa'] or info['backend']['name']}; {versions}.",
     ]
 
 

@@ -168,9 +168,10 @@ def log_normal(pairs: dict[str, Pair]) -> dict[str, tuple[float, float]]:
     second = [*dict.fromkeys(pair.second for pair in pairs.values() if pair.second)]
     noise = accumulated_noise(deviation, first, 0.9, RoundingKey(seed=0))
     falls = fall_ratios(deviation.square(), second, BETA2, RoundingKey(seed=0))
-    both = dict(zip(first, noise, strict=True)), dict(zip(second, falls, strict=True))
+    noise_of_first = dict(zip(first, noise, strict=True))
+    fall_of_second = dict(zip(second, falls, strict=True))
     return {
-        name: (both[1][pair.second], both[0][pair.first])
+        name: (fall_of_second[pair.second], noise_of_first[pair.first])
         for name, pair in pairs.items()
         if pair.first and pair.second
     }
@@ -207,8 +208,8 @@ def page(
         )
     }
     for moment in ("first", "second"):
-        own = frame[frame["moment"] == moment]
-        wide = own.pivot_table("value", "quantizer", "case", sort=False)
+        part = frame[frame["moment"] == moment]
+        wide = part.pivot_table("value", "quantizer", "case", sort=False)
         bits = [qmaps.quantizer(spec).nbytes((256, 256)) / 8192 for spec in wide.index]
         head = ("quantizer", "bits", *(str(case) for case in wide.columns))
         cells = [

@@ -31,9 +31,9 @@ class Neighbours:
         end = _spent()
         if self._start is None or end is None:
             return
-        busy, total, own = (after - before for after, before in zip(end, self._start, strict=True))
+        busy, total, ours = (after - before for after, before in zip(end, self._start, strict=True))
         if total >= LEAST:
-            self.share = min(1.0, max(0.0, (busy - own) / total))
+            self.share = min(1.0, max(0.0, (busy - ours) / total))
 
 
 def _spent() -> tuple[float, float, float] | None:

@@ -103,15 +103,15 @@ def state_nbytes(engine: Any) -> int:
 def resumed(name: str, engine: Any, width: int, folder: str, step: int) -> float:
     """Return the largest difference of the next losses after loading a checkpoint."""
     engine.save_checkpoint(f"{folder}/{name.replace(' ', '-')}")
-    other = engine_of(name, width)
-    other.load_checkpoint(f"{folder}/{name.replace(' ', '-')}")
+    loaded = engine_of(name, width)
+    loaded.load_checkpoint(f"{folder}/{name.replace(' ', '-')}")
     losses: list[list[float]] = []
-    for each in (engine, other):
+    for current in (engine, loaded):
         losses.append([])
         for number in range(step, step + 2):
-            losses[-1].append(backward(each, number))
-            turn(each)
-    return max(abs(one - two) for one, two in zip(*losses, strict=True))
+            losses[-1].append(backward(current, number))
+            turn(current)
+    return max(abs(before - after) for before, after in zip(*losses, strict=True))
 
 
 @contextmanager
@@ -241,10 +241,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.update(ALLOCATOR)
     for name, result in results.items():
         result |= in_processes(memory_main, "memory.json", name, options.width)
-    about = machine.about(arguments, "benchmarks.offload")
-    about["versions"]["deepspeed"] = deepspeed.__version__
+    info = machine.about(arguments, "benchmarks.offload")
+    info["versions"]["deepspeed"] = deepspeed.__version__
     text = page(results, options.width, options.rounds)
-    return written(options.out, "offload", text, {"about": about, "results": results})
+    return written(options.out, "offload", text, {"about": info, "results": results})
 
 
 if __name__ == "__main__":

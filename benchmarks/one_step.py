@@ -162,9 +162,9 @@ def units(size: int = 64) -> Callable[[Tensor, Tensor], Stored]:
         u = m / denominator
         rows = blocks(u, size)
         mean = rows.mean(1, keepdim=True).bfloat16().float()
-        rest = rows - mean
-        step = 1.1 * rest.square().mean().sqrt()
-        place = (rest / step + 1.5).clamp(0, 3)
+        residual = rows - mean
+        step = 1.1 * residual.square().mean().sqrt()
+        place = (residual / step + 1.5).clamp(0, 3)
         codes = place.floor() + (torch.rand(rows.shape, generator=draw) < place % 1)
         levels = (codes - 1.5) * step
         levels -= levels.mean(1, keepdim=True)
@@ -258,10 +258,10 @@ def errors(folder: Path, t: int) -> pd.DataFrame:
             second, bits = entry.second(v)
             # m is this times the update with its bias corrections.
             root = second.sqrt() / (1 - BETAS[1] ** t) ** 0.5 + eps
-            first, own = entry.first(m, (1 - BETAS[0] ** t) * root)
+            first, m_bits = entry.first(m, (1 - BETAS[0] ** t) * root)
             total += float((adam_update(m, v, eps) - adam_update(first, second, eps)).abs().sum())
             count += m.numel()
-            first_bits += own * m.numel()
+            first_bits += m_bits * m.numel()
             second_bits += bits * m.numel()
         rows.append(
             {
@@ -323,8 +323,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     frames = []
     for judge in options.judge:
         with tempfile.TemporaryDirectory() as folder:
-            taken = record(judge, Path(folder) / "states")
-            frames.append(errors(Path(folder) / "states", taken).assign(judge=judge))
+            captured = record(judge, Path(folder) / "states")
+            frames.append(errors(Path(folder) / "states", captured).assign(judge=judge))
     frame = pd.concat(frames, ignore_index=True)
     write_text(out / "one-step.csv", frame.to_csv(index=False, lineterminator="\n"))
     write_report(out / "one-step.md", page(frame, command_line("benchmarks.one_step", argv)))

@@ -1,4 +1,4 @@
-"""Losses of two contenders compared seed by seed."""
+"""Losses of two methods compared seed by seed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ LEVEL, POWER = 0.05, 0.8
 """Of the t-test, and the probability with which it is to see a difference."""
 
 
-def paired(one: pd.Series, other: pd.Series) -> dict[str, float]:
-    """Difference of `one` from `other`, with the same index; NaN of either are left out.
+def paired(losses: pd.Series, baseline: pd.Series) -> dict[str, float]:
+    """Difference of `losses` from `baseline`, with the same index; NaN of either are left out.
 
     Returns:
         `seeds` (how many count), `difference` (mean), and `low` and `high`, the ends of its 95 %
         confidence interval by a t-test; these are NaN for less than two seeds.
     """
-    apart = (one - other).dropna()
+    apart = (losses - baseline).dropna()
     n, mean = len(apart), float(apart.mean())
     half = float(stats.t.ppf(0.975, n - 1) * apart.sem())
     return {"seeds": n, "difference": mean, "low": mean - half, "high": mean + half}

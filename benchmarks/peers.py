@@ -41,13 +41,13 @@ def need(module: str) -> Any:
         raise UnavailableError(f"{package} cannot be imported: {error}") from None
 
 
-def kernel(name: str, code: Tensor, given: Tensor, absmax: Tensor, out: Tensor, block: int) -> Work:
+def kernel(name: str, code: Tensor, data: Tensor, absmax: Tensor, out: Tensor, block: int) -> Work:
     """A call of bitsandbytes' C function `name` on these tensors, with references to them."""
     function = getattr(need("bitsandbytes.cextension").lib, name)
-    sizes = ctypes.c_longlong(block), ctypes.c_longlong(given.numel())
+    sizes = ctypes.c_longlong(block), ctypes.c_longlong(data.numel())
 
     def call() -> None:
-        pointers = [ctypes.c_void_p(t.data_ptr()) for t in (code, given, absmax, out)]
+        pointers = [ctypes.c_void_p(t.data_ptr()) for t in (code, data, absmax, out)]
         function(*pointers, *sizes)
 
     return call

@@ -34,7 +34,7 @@ PARTS = {"parameters": "#b0bec5", "gradients": "#78909c", "states": "#ef6c00"}
 
 
 def training(folder: str = "bench") -> tuple[dict[str, float], dict[str, float], dict[str, Any]]:
-    """Seconds of the optimizer and of a training step by contender, and their memory."""
+    """Seconds of the optimizer and of a training step by method, and their memory."""
     path = REPORTS / folder / "training.json"
     result = json.loads(path.read_text(encoding="utf-8"))["workloads"][WORKLOAD]
     optimizer, seconds = (

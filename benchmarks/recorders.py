@@ -99,9 +99,9 @@ def optimizers(module: str) -> dict[str, type[torch.optim.Optimizer]]:
     _prepare(module)
     package = importlib.import_module(module)
     modules = [package]
-    for found in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{module}."):
+    for info in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{module}."):
         with suppress(Exception):  # parts for hardware that is not here
-            modules.append(importlib.import_module(found.name))
+            modules.append(importlib.import_module(info.name))
     top = module.partition(".")[0]
     classes: dict[str, type[torch.optim.Optimizer]] = {}
     for name, value in ((n, v) for part in modules for n, v in vars(part).items()):
@@ -245,17 +245,17 @@ def _recorded(
             step(optimizer, params, seed, way)
     if not list(folder.glob("step-*")):
         return "no states of parameters", ""
-    found = load(folder)
-    names = [", ".join(found.states(name)) for name in found.parameters()]
+    loaded = load(folder)
+    names = [", ".join(loaded.states(name)) for name in loaded.parameters()]
     states = "; ".join(dict.fromkeys(names))
-    if found.steps != list(range(1, STEPS + 1)):
-        return f"steps {found.steps} of {STEPS}", states
+    if loaded.steps != list(range(1, STEPS + 1)):
+        return f"steps {loaded.steps} of {STEPS}", states
     for name, value in _floats(optimizer, params):
         if not any(
-            name in found.values(p)
-            and found.shape(p, name) == tuple(value.shape)
-            and torch.equal(found.tensor(p, name, check=False), value.float())
-            for p in found.parameters()
+            name in loaded.values(p)
+            and loaded.shape(p, name) == tuple(value.shape)
+            and torch.equal(loaded.tensor(p, name, check=False), value.float())
+            for p in loaded.parameters()
         ):
             return f"without {name}", states
     return YES, states
@@ -264,8 +264,8 @@ def _recorded(
 def _floats(optimizer: torch.optim.Optimizer, params: Params) -> Iterator[tuple[str, Tensor]]:
     """Name and tensor of the states of floating-point numbers, those in known codes decoded."""
     for p in params:
-        about = About(optimizer.param_groups[0], vars(optimizer), tuple(p.shape))
-        for name, value in _members(dict(decoded_codes(optimizer.state.get(p, {}), about))):
+        context = About(optimizer.param_groups[0], vars(optimizer), tuple(p.shape))
+        for name, value in _members(dict(decoded_codes(optimizer.state.get(p, {}), context))):
             value = value.read() if isinstance(value, Lazy) else value
             is_tensor = isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 0
             if is_tensor:
@@ -288,28 +288,28 @@ def _members(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def _reloaded(optimizer: torch.optim.Optimizer, params: Params, path: Path) -> str:
     """Load the optimizer's checkpoint, and compare step and states."""
     torch.save(optimizer.state_dict(), path)
-    found = load(path)
-    tensors = [t for _, _, t in found.items()]
+    states = load(path)
+    tensors = [t for _, _, t in states.items()]
     for name, value in _floats(optimizer, params):
         if not any(t.shape == value.shape and torch.equal(t, value.float()) for t in tensors):
             return f"without {name}"
-    return YES if found.step == STEPS else f"step {found.step} of {STEPS}"
+    return YES if states.step == STEPS else f"step {states.step} of {STEPS}"
 
 
 def _swept(folder: Path) -> str:
-    found = load(folder)
+    loaded = load(folder)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         frame = qmaps.sweep.run(folder, SPEC)
     states = ", ".join(dict.fromkeys(frame["state"]))
-    left = [str(w.message) for w in told if "left out" in str(w.message)]
-    return f"{YES}: {states}" + (f"; left out: {', '.join(found.codes)}" if left else "")
+    omitted = [str(w.message) for w in told if "left out" in str(w.message)]
+    return f"{YES}: {states}" + (f"; left out: {', '.join(loaded.codes)}" if omitted else "")
 
 
 def _paired(folder: Path) -> str:
     """The optimizer's names of the two moments of a pair."""
-    found = load(folder)
-    adam = found.as_adam()
+    states = load(folder)
+    adam = states.as_adam()
     (name, *_) = adam.with_moments()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -317,7 +317,7 @@ def _paired(folder: Path) -> str:
     updates = frame[frame["state"] == "update"]
     if not updates["mean_abs_error"].between(0, 1e3).all():
         return f"updates of {number(updates['mean_abs_error'].max())} from their own"
-    places = dict(zip(adam.states(name), found.states(name), strict=True))
+    places = dict(zip(adam.states(name), states.states(name), strict=True))
     return f"{YES}: {places['exp_avg']}, {places['exp_avg_sq']}"
 
 
@@ -328,8 +328,8 @@ def _continued(optimizer: torch.optim.Optimizer, params: Params, way: str) -> st
     classes = [name for name, value in vars(optim).items() if isinstance(value, type)]
     same = [name for name in classes if name.lower() == kind.lower()]
     ours = same[0] if same else CONTINUED[report.optimizer]
-    own = iter(p.detach().clone().requires_grad_() for p in params)
-    groups = [[next(own) for _ in group["params"]] for group in optimizer.param_groups]
+    leaves = iter(p.detach().clone().requires_grad_() for p in params)
+    groups = [[next(leaves) for _ in group["params"]] for group in optimizer.param_groups]
     copies = [torch.nn.Parameter(p) for group in groups for p in group]
     numbers = iter(copies)
     sizes = [len(group) for group in groups]
@@ -401,8 +401,8 @@ def of_package(package: str) -> dict[str, Any]:
     return {"package": f"{package} {version}", "reason": "", "rows": rows}
 
 
-def _short(text: str, most: int = 110) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."
+def _short(text: str, length: int = 110) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def page(results: Sequence[dict[str, Any]], command: str) -> str:

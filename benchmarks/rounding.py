@@ -87,11 +87,11 @@ def table(
     plain = next(iter(ratios.values()))
     rows: list[tuple[str, ...]] = []
     for names, seconds in ratios.items():
-        each = quartiles([mine / its for mine, its in zip(seconds, plain, strict=True)])
+        summary = quartiles([mine / its for mine, its in zip(seconds, plain, strict=True)])
         rows.append((
             *(f"`{name}`" for name in names),
-            f"{each['median']:.2f}",
-            f"{each['q1']:.2f} to {each['q3']:.2f}",
+            f"{summary['median']:.2f}",
+            f"{summary['q1']:.2f} to {summary['q3']:.2f}",
             f"{min(seconds) / min(plain):.2f}",
         ))  # fmt: skip
     return markdown(head, rows)
@@ -118,8 +118,8 @@ def begun(
     )
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    about = machine.about(argv, module)
-    print(f"{about['machine']['processor']}, {about['isa']}\n")
+    info = machine.about(argv, module)
+    print(f"{info['machine']['processor']}, {info['isa']}\n")
     return options
 
 

@@ -94,19 +94,19 @@ def words() -> list[str]:
         cells = []
         for preset in MARGINS:
             said = {training.rate: word(training.result, preset) for training in same}
-            both = " and ".join(f"{one} at {rate}" for rate, one in said.items())
-            cells.append(both if len({*said.values()}) > 1 else next(iter(said.values())))
+            combined = " and ".join(f"{verdict} at {rate}" for rate, verdict in said.items())
+            cells.append(combined if len({*said.values()}) > 1 else next(iter(said.values())))
         rows.append((kind, *cells))
     return markdown(("training", *(f"`{name}`" for name in MARGINS)), rows)
 
 
 def summary(preset: str) -> str:
     """Counts of long trainings by word, for a preset."""
-    found = [word(training.result, preset) for training in trainings()]
-    counts = {said: found.count(said) for said in (KEEPS_UP, SLOWER, CANNOT_TELL)}
-    if counts[CANNOT_TELL] == len(found):
-        return f"in {len(found)} long trainings the runs cannot tell yet whether it keeps up"
-    text = f"keeps up with 32 bits in {counts[KEEPS_UP]} of {len(found)} long trainings"
+    words = [word(training.result, preset) for training in trainings()]
+    counts = {said: words.count(said) for said in (KEEPS_UP, SLOWER, CANNOT_TELL)}
+    if counts[CANNOT_TELL] == len(words):
+        return f"in {len(words)} long trainings the runs cannot tell yet whether it keeps up"
+    text = f"keeps up with 32 bits in {counts[KEEPS_UP]} of {len(words)} long trainings"
     if counts[SLOWER]:
         text += f", is slower in {counts[SLOWER]}"
     if counts[CANNOT_TELL]:
@@ -187,39 +187,39 @@ def quarter() -> list[str]:
     names = [name for name in SHOWN if name != "paper-8bit"]
     rows = []
     for judge in KINDS:
-        own = [at.get((judge, PAIR_OF[name])) for name in names]
-        if all(row is None or np.isnan(row["steps"]) for row in own):
+        outcomes = [at.get((judge, PAIR_OF[name])) for name in names]
+        if all(row is None or np.isnan(row["steps"]) for row in outcomes):
             continue
         itself = "not known"
         if judge in falls:
             losses = full[full["judge"] == judge].pivot_table("loss", "seed", "factor")
             apart = (losses[0.25] - losses[1.0]).mean()
             itself = f"{100 * np.expm1(apart / falls[judge]):+.1f}"
-        rows.append((f"`{judge}`", itself, *map(_outcome, own)))
+        rows.append((f"`{judge}`", itself, *map(_outcome, outcomes)))
     return markdown(("model", "32 bits", *(f"`{name}`" for name in names)), rows)
 
 
 def medians() -> list[str]:
     """Means beside medians over seeds, where single runs of 32 bits move the mean."""
     trials, steps = blind()
-    whole = trials[(trials["factor"] == 1) & (trials["length"] == 1)]
-    found = []
+    full_length = trials[(trials["factor"] == 1) & (trials["length"] == 1)]
+    results = []
     for judge in ("lm-tiny", "stdlib-lm"):
-        losses = whole[whole["judge"] == judge].pivot_table("loss", "seed", "quantizer")
+        losses = full_length[full_length["judge"] == judge].pivot_table("loss", "seed", "quantizer")
         fall = steps[(steps["factor"] == 1) & (steps["judge"] == judge)]["slope"].iloc[0]
-        found.append((f"`{judge}`", losses, fall))
+        results.append((f"`{judge}`", losses, fall))
     frame, tuning = (pd.read_csv(REPORTS / name) for name in (LONG_RUN, TUNING))
     work = tuned(tuning)
     losses = frame[frame["steps"] == work.steps].pivot_table("loss", "seed", "quantizer")
     fall = long_run(frame, work)["slope"].iloc[0]
-    found.append((f"`lm-tiny`, {work.steps:,} steps", losses, fall))
+    results.append((f"`lm-tiny`, {work.steps:,} steps", losses, fall))
     names = ("8bit", "4bit", "3bit")
     rows = []
-    for model, losses, fall in found:
+    for model, losses, fall in results:
         apart = [losses[PAIR_OF[name]] - losses[FULL] for name in names]
-        both = (
+        pair = (
             " and ".join(f"{100 * np.expm1(d / fall):+.1f}" for d in (a.mean(), a.median()))
             for a in apart
         )
-        rows.append((model, *both))
+        rows.append((model, *pair))
     return markdown(("mean and median", *(f"`{name}`" for name in names)), rows)

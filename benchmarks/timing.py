@@ -97,7 +97,7 @@ def ratio(peer: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
 
     Only common rounds count: the first ones, as slow methods stop early.
     """
-    both = min(len(peer), len(ours))
-    spread = quartiles([p / o for p, o in zip(peer[:both], ours[:both], strict=True)])
-    medians = statistics.median(peer[:both]) / statistics.median(ours[:both])
+    common = min(len(peer), len(ours))
+    spread = quartiles([p / o for p, o in zip(peer[:common], ours[:common], strict=True)])
+    medians = statistics.median(peer[:common]) / statistics.median(ours[:common])
     return {"ratio": medians, "q1": spread["q1"], "q3": spread["q3"]}

@@ -35,14 +35,14 @@ def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -
         updates), and `slower` (the mean difference of the final loss from 32 bits, in units of log
         steps; infinite where a run diverged). Models without a known slope are left out.
     """
-    known = slopes[slopes["slope_error"] <= MAX_SLOPE_ERROR * slopes["slope"]]
-    falls = dict(zip(known["judge"], known["slope"], strict=True))
+    usable = slopes[slopes["slope_error"] <= MAX_SLOPE_ERROR * slopes["slope"]]
+    falls = dict(zip(usable["judge"], usable["slope"], strict=True))
     tables = []
     for part, judge in PARTS.items():
         if judge not in falls:
             continue
-        own = trials[(trials["part"] == part) & (trials["lr"] == JUDGES[judge].lr)]
-        losses = own.pivot_table("loss", "quantizer", "seed", sort=False, dropna=False)
+        runs = trials[(trials["part"] == part) & (trials["lr"] == JUDGES[judge].lr)]
+        losses = runs.pivot_table("loss", "quantizer", "seed", sort=False, dropna=False)
         apart = losses.drop(FULL).sub(losses.loc[FULL]).mean(axis=1, skipna=False).fillna(np.inf)
         replays = measures[measures["judge"] == judge].set_index("quantizer").loc[apart.index]
         replays = replays.filter(like="replay_").rename(columns=lambda name: name[7:])
@@ -59,9 +59,9 @@ def blind(steps: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
         told: rows of reports/blind/verdicts.csv.
     """
     told = told[told["mode"] == "gradients"].assign(cost=1.0)  # every pair has updates
-    own = of_known_slope(steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)])
-    both = told.merge(own[["judge", "quantizer", "steps"]], on=["judge", "quantizer"])
-    return _judged(both.assign(slower=np.log1p(both["steps"])))
+    rows = of_known_slope(steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)])
+    pairs = told.merge(rows[["judge", "quantizer", "steps"]], on=["judge", "quantizer"])
+    return _judged(pairs.assign(slower=np.log1p(pairs["steps"])))
 
 
 def _judged(told: pd.DataFrame) -> pd.DataFrame:
@@ -95,11 +95,11 @@ def bounds(pairs: pd.DataFrame) -> pd.DataFrame:
     ended_well = harmless["slower"] <= np.log1p(MARGIN)
     rows = []
     for judge in pairs["judge"].unique():
-        own = harmless["judge"] == judge
-        costs = harmless.loc[~own, "cost"]
-        shares = ended_well[~own].expanding().mean()
+        held_out = harmless["judge"] == judge
+        costs = harmless.loc[~held_out, "cost"]
+        shares = ended_well[~held_out].expanding().mean()
         bound = costs[shares >= SAFE_SHARE].max()
-        below = ended_well[own & (harmless["cost"] <= bound)]
+        below = ended_well[held_out & (harmless["cost"] <= bound)]
         rows.append((judge, bound, len(below), int(below.sum())))
     return pd.DataFrame(rows, columns=["judge", "bound", "pairs", "kept_up"])
 
@@ -122,12 +122,14 @@ def simulated() -> tuple[dict[str, dict[str, int]], tuple[float, float]]:
     counts = pd.crosstab(rows["verdict_simulated"], rows["verdict"])
     table = counts.reindex(index=LEVELS, columns=LEVELS, fill_value=0)
     by_level = {row: dict(zip(LEVELS, map(int, table.loc[row]), strict=True)) for row in LEVELS[1:]}
-    other = rows.filter(like="_simulated").rename(columns=lambda name: name[: -len("_simulated")])
+    simulation = rows.filter(like="_simulated").rename(
+        columns=lambda name: name[: -len("_simulated")]
+    )
     calm = [
-        not dangerous(one) and not dangerous(two)
-        for one, two in zip(records(rows), records(other), strict=True)
+        not dangerous(recorded) and not dangerous(simulated_row)
+        for recorded, simulated_row in zip(records(rows), records(simulation), strict=True)
     ]
-    ratios = (other["step_cost"] / rows["step_cost"])[calm]
+    ratios = (simulation["step_cost"] / rows["step_cost"])[calm]
     low, high = ratios.quantile([(1 - MIDDLE) / 2, (1 + MIDDLE) / 2])
     return by_level, (float(low), float(high))
 
@@ -147,9 +149,9 @@ def trained_pairs() -> str:
 def blind_safe() -> str:
     """Results of the pairs called safe in the blind test."""
     steps = pd.read_csv(REPORTS / "blind" / "steps.csv")
-    own = steps[(steps["factor"] == 1) & (steps["verdict_gradients"] == "safe")]
-    own = own[~own["judge"].isin(SEEN) & own["quantizer"].isin(PAIRS)].dropna(subset="steps")
-    return f"{(own['steps'] <= MARGIN).sum()} of {len(own)}"
+    safe = steps[(steps["factor"] == 1) & (steps["verdict_gradients"] == "safe")]
+    safe = safe[~safe["judge"].isin(SEEN) & safe["quantizer"].isin(PAIRS)].dropna(subset="steps")
+    return f"{(safe['steps'] <= MARGIN).sum()} of {len(safe)}"
 
 
 def left_out() -> str:

@@ -95,15 +95,15 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
         `slope_error` in nats.
     """
     out = []
-    for (judge, factor), own in frame.groupby(["judge", "factor"], sort=False):
-        whole = own[own["length"] == 1]
-        losses = whole.set_index(["quantizer", "seed"])["loss"]
+    for (judge, factor), part in frame.groupby(["judge", "factor"], sort=False):
+        full_length = part[part["length"] == 1]
+        losses = full_length.set_index(["quantizer", "seed"])["loss"]
         full = losses[FULL]
-        steps = int(whole["steps"].iloc[0])
-        curve = own[(own["quantizer"] == FULL) & own["seed"].isin(_curve_seeds(own))]
+        steps = int(full_length["steps"].iloc[0])
+        curve = part[(part["quantizer"] == FULL) & part["seed"].isin(_curve_seeds(part))]
         fall, error = slope(curve, steps)
         usable = fall > 0 and error <= MAX_SLOPE_ERROR * fall and np.isfinite(full).all()
-        for quantizer in whole["quantizer"].unique():
+        for quantizer in full_length["quantizer"].unique():
             if quantizer == FULL:
                 continue
             compared = losses[quantizer]
@@ -162,6 +162,6 @@ def outcome(row: dict[str, float]) -> str:
     return "worse" if row["p_worse"] < LEVEL else "not shown"
 
 
-def _curve_seeds(own: pd.DataFrame) -> set[int]:
+def _curve_seeds(frame: pd.DataFrame) -> set[int]:
     """Seeds with runs of other lengths."""
-    return set(own.loc[own["length"] != 1, "seed"])
+    return set(frame.loc[frame["length"] != 1, "seed"])

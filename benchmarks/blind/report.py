@@ -13,7 +13,7 @@ def tuned_losses(trials: pd.DataFrame) -> pd.Series:
     return tuned.set_index(["judge", "quantizer", "seed"])["loss"].sort_index()
 
 
-def nats(losses: pd.Series, judge: str, quantizer: str, other: str) -> str:
+def nats(losses: pd.Series, judge: str, quantizer: str, reference: str) -> str:
     """Difference of a quantizer from another in `tuned_losses`, with its 95 % interval."""
-    difference = paired(losses[judge, quantizer], losses[judge, other])
+    difference = paired(losses[judge, quantizer], losses[judge, reference])
     return "{difference:+.4f} ({low:+.4f} to {high:+.4f})".format(**difference)

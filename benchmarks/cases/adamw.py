@@ -133,13 +133,13 @@ def beside(
     peers: Mapping[str, Prepare] | None = None,
 ) -> Setup:
     """AdamW with `pair`, beside torch's 32-bit ones and `peers`, all on the same parameters."""
-    contenders: dict[str, Callable[[], Work]] = {OURS: lambda: ours(params, pair).step}
+    methods: dict[str, Callable[[], Work]] = {OURS: lambda: ours(params, pair).step}
     for name, options in kinds.items():
-        contenders[name] = lambda options=options: torch.optim.AdamW(params, **options).step
+        methods[name] = lambda options=options: torch.optim.AdamW(params, **options).step
     for name, prepare in (peers or {}).items():
-        contenders[name] = lambda prepare=prepare: prepare(params)
+        methods[name] = lambda prepare=prepare: prepare(params)
     return Setup(
-        contenders,
+        methods,
         elements=sum(p.numel() for p in params),
         nbytes={OURS: traffic(pair), FUSED: traffic((None, None))},
         needs={OURS: needs(pair), FUSED: needs((None, None))},
@@ -156,7 +156,7 @@ def steps(
 
     def make(scale: float) -> Setup:
         setup = beside(parameters(shapes(scale)), pair, TORCH, peers)
-        return replace(setup, check=lambda: matches(lambda some: ours(some, pair)))
+        return replace(setup, check=lambda: matches(lambda params: ours(params, pair)))
 
     return make
 

@@ -61,7 +61,7 @@ def decode(spec: str) -> Callable[[float], Setup]:
 
         return replace(
             setup,
-            contenders={**setup.contenders, KERNEL: bare},
+            methods={**setup.methods, KERNEL: bare},
             nbytes={**setup.nbytes, KERNEL: setup.nbytes[OURS]},
             needs={**setup.needs, KERNEL: Needs(written=4)},
             check=check,

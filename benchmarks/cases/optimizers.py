@@ -63,17 +63,17 @@ def steps(
 
     def make(scale: float) -> Setup:
         params = parameters(matrices(scale))
-        contenders: dict[str, Callable[[], Work]] = {OURS: lambda: step(ours, params, {})}
+        methods: dict[str, Callable[[], Work]] = {OURS: lambda: step(ours, params, {})}
         if theirs is not None:
             for name, kind in kinds.items():
-                contenders[name] = lambda kind=kind: step(theirs, params, kind)
+                methods[name] = lambda kind=kind: step(theirs, params, kind)
         if wide is not None:
-            contenders[WIDE] = lambda: step(wide, params, {"state_quantizers": None})
-        contenders[BITSANDBYTES] = lambda: step(
+            methods[WIDE] = lambda: step(wide, params, {"state_quantizers": None})
+        methods[BITSANDBYTES] = lambda: step(
             getattr(need("bitsandbytes").optim, ours.__name__), params, {}
         )
         return Setup(
-            contenders,
+            methods,
             elements=sum(p.numel() for p in params),
             nbytes={OURS: nbytes, FUSED: traffic([None])},
             needs={
@@ -81,7 +81,7 @@ def steps(
                 FUSED: Needs(writing([None])),
             },
             refresh=new_gradients(params),
-            check=lambda: matches(lambda some: ours(some, **options)),
+            check=lambda: matches(lambda params: ours(params, **options)),
         )
 
     return make

@@ -73,7 +73,7 @@ def encode(spec: str) -> Callable[[float], Setup]:
 
         return replace(
             setup,
-            contenders={**setup.contenders, KERNEL: bare},
+            methods={**setup.methods, KERNEL: bare},
             nbytes={**setup.nbytes, KERNEL: setup.nbytes[OURS]},
             needs={**setup.needs, KERNEL: Needs(written=setup.needs[OURS].written)},
         )

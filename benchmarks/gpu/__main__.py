@@ -57,15 +57,15 @@ class Run:
         self._begin = time.monotonic()
         self._seconds = 60 * minutes
 
-    def row(self, name: str, remaining: int, within: float = 1.0) -> Row:
+    def row(self, name: str, remaining: int, share: float = 1.0) -> Row:
         """Result of an item.
 
         Args:
             name: in `ITEMS`.
             remaining: number of items from this one on.
-            within: share of the time limit for all items up to this one.
+            share: share of the time limit for all items up to this one.
         """
-        seconds = within * self._seconds - (time.monotonic() - self._begin)
+        seconds = share * self._seconds - (time.monotonic() - self._begin)
         if seconds <= 2:
             return {"error": "not measured: out of time"}
         # What compiling takes is unknown, so a case may use more than its part, once.
@@ -84,7 +84,7 @@ def measure(cases: Sequence[Any], checks: Sequence[Any], run: Run) -> dict[str, 
     remaining = len(cases) + len(checks) + 2
     found_checks, found_cases, rates = [], [], []
     for check in checks:
-        record = run.row(check.name, remaining, within=CHECKING)
+        record = run.row(check.name, remaining, share=CHECKING)
         if "error" in record:
             record = {"name": check.name, "wrong": [record["error"]], "failed": True}
         found_checks.append(record)

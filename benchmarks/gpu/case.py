@@ -55,7 +55,7 @@ class GpuCase:
         wanted = int(self.full * place.scale)
         size = place.elements(self.full, self.nbytes)
         setup = self.make(place.device, size)
-        works, skipped = prepared(setup.contenders)
+        works, skipped = prepared(setup.methods)
         copy = Copy(place)
         seconds, failed = interleaved(
             {COPY: copy, **works},
@@ -71,7 +71,7 @@ class GpuCase:
                 raise error
             skip(skipped, name, error)
         rate = copy.nbytes / statistics.median(seconds.pop(COPY))
-        values = {name: [1e3 * second for second in each] for name, each in seconds.items()}
+        values = {name: [1e3 * second for second in times] for name, times in seconds.items()}
         record = row(self.name, "ms", values, self.floors, skipped, self.note)
         bounds = {
             name: 1e3 * size * setup.elements / rate
@@ -87,8 +87,8 @@ class GpuCase:
             "bound_ms": bounds,
             "share_of_bound": shares,
             "ns_per_element": {
-                name: 1e6 * each["median"] / setup.elements
-                for name, each in record["values"].items()
+                name: 1e6 * summary["median"] / setup.elements
+                for name, summary in record["values"].items()
             },
             "predicted": dict(self.predicted),
             "checks": setup.check() if setup.check and OURS in values else {},
@@ -114,19 +114,19 @@ class GpuCase:
         share, ns = record["share_of_bound"].get(OURS), record["ns_per_element"].get(OURS)
         goals = []
         if self.share is not None:
-            goals.append(_goal("share of the bound", self.share, share, least=True))
+            goals.append(_goal("share of the bound", self.share, share, at_least=True))
         if self.most_ns is not None:
-            goals.append(_goal("ns per element", self.most_ns, ns, least=False))
+            goals.append(_goal("ns per element", self.most_ns, ns, at_least=False))
         for peer, floor in self.floors.items():
             ratio = record["ratios"].get(peer, {}).get("ratio")
             why = record["skipped"].get(peer, record["skipped"].get(OURS, ""))
-            goals.append(_goal(f"times {peer}", floor, ratio, least=True) | {"skipped": why})
+            goals.append(_goal(f"times {peer}", floor, ratio, at_least=True) | {"skipped": why})
         return goals
 
 
-def _goal(what: str, asked: float, found: float | None, *, least: bool) -> Row:
-    reached = None if found is None else (found >= asked if least else found <= asked)
-    return {"what": what, "asked": asked, "least": least, "found": found, "reached": reached}
+def _goal(what: str, asked: float, value: float | None, *, at_least: bool) -> Row:
+    reached = None if value is None else (value >= asked if at_least else value <= asked)
+    return {"what": what, "asked": asked, "least": at_least, "found": value, "reached": reached}
 
 
 class Copy:

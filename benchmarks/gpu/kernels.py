@@ -184,11 +184,13 @@ def _compile(wanted: list[str] | None, *, quick: bool, summary: bool) -> bool:
         if not summary:
             print(f"{arch}\n{' '.join(f'{name:>12}' for name in USAGE)}  kernel")
         for entry in selected:
-            taken = usage(compiler.compile_now(entry, arch))
-            used = max(used, taken["registers"])
-            spilled += taken["spill_stores"] + taken["spill_loads"]
+            resources = usage(compiler.compile_now(entry, arch))
+            used = max(used, resources["registers"])
+            spilled += resources["spill_stores"] + resources["spill_loads"]
             if not summary:
-                print(f"{' '.join(f'{taken[name]:>12}' for name in USAGE)}  {entry}", flush=True)
+                print(
+                    f"{' '.join(f'{resources[name]:>12}' for name in USAGE)}  {entry}", flush=True
+                )
         took = f"{len(selected)} kernels in {time.monotonic() - started:.0f} s"
         print(f"{arch}: {took}, up to {used} registers, {spilled} bytes spilled", flush=True)
         fit &= not spilled and used <= MOST

@@ -127,13 +127,13 @@ def _four_bit_rates() -> Iterator[Group]:
     zeros = [f"{FIRST} + {_spec(second)}" for second in ("B2048/DE", "B128/DE", "B128/DE+sr")]
     work = replace(JUDGES["docstring-lm"], eps=1e-6, weight_decay=0.01)
     stable = replace(work, stable_embedding=True)
-    for judge, given, specs, divisors in (
+    for judge, workload, specs, divisors in (
         ("docstring-lm", work, zeros, (1, 4, 16, 64)),
         ("docstring-lm, stable embedding", stable, zeros[:2], (1, 16)),
     ):
         rows = [Row(spec, factor=1 / divisor) for divisor in divisors for spec in (FULL, *specs)]
         rows += [Row(spec, changes=(("eps", 1e-4),)) for spec in (FULL, *specs)]
-        yield Group(judge, given, "AdamW", tuple(rows))
+        yield Group(judge, workload, "AdamW", tuple(rows))
 
 
 def _spec(second: str) -> str:
