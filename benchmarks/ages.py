@@ -40,7 +40,7 @@ MEASURED = {
     "scale": ("qmaps/sweep", "qmaps/engines"),
     "speedup/": ("reproduction/speedup", "qmaps/distributed"),
 }
-"""Code that reports measure, by the beginning of their names; the longest one counts."""
+"""Folders of the measured code, by the first words of a report's name; the longest match counts."""
 
 
 def reports() -> list[str]:

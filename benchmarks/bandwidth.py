@@ -12,7 +12,7 @@ FULL = 1 << 26
 """Elements of each array at full size, 256 MiB: far more than caches hold."""
 
 MOVED = {"copy": (4, 4), "triad": (8, 4), "update": (8, 4), "read": (4, 0), "write": (0, 4)}
-"""Bytes per element that each kernel reads and writes."""
+"""Bytes read and written per element, by kernel."""
 
 
 def bandwidth(

@@ -110,9 +110,9 @@ STEPS: dict[str, dict[str, Step]] = {
         traffic_with_norms,
     ),
 }
-"""Steps that take turns, by optimizer; the others are compared to the first, in 32 bits."""
+"""Steps timed in turns, by optimizer; the others are compared to the first, in 32 bits."""
 SMALL = 1 << 17, 3 << 17
-"""Sizes whose difference in time is arithmetic alone: what a step costs besides is the same."""
+"""Two sizes with equal overheads; the difference of their times is arithmetic alone."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ PROCESSORS = (
     Processor("server, 12 channels of DDR5-6400", 128, 614.4),
 )
 REACHED = 0.8
-"""The share of a peak bandwidth that programs reach, about."""
+"""Share of a peak bandwidth reached by programs, about."""
 
 
 def nanoseconds(arithmetic: float, nbytes: float, cores: int, bytes_per_second: float) -> float:

@@ -35,7 +35,7 @@ from reproduction.report_file import write_report
 
 FUSED = "torch fused"
 SIZES = (1 << 18, 1 << 24)
-"""Elements: what caches hold, and what they do not."""
+"""Numbers of elements: within the caches, and beyond them."""
 SPECS = (
     "B256/DE-sym@8s",
     "B256/geometric@8u+qsr",

@@ -15,7 +15,7 @@ from qmaps.engines import native
 from qmaps.engines.native import tensors
 
 NUMBERS = 256
-"""How many times the engine's functions do their work in each of their rounds."""
+"""Operations of the engine's functions in each round."""
 
 SHUFFLED = 64
 """For how many elements the engine says how many registers it shuffles."""

@@ -44,14 +44,14 @@ NEW = {
     "3bit": f"{FIRST}+qsr + {SECOND}@2u+qsr",
     "2bit": f"B16x8/linear0(full=true)@2s+qsr + {SECOND}@2u+qsr",
 }
-"""The presets that this study proposes."""
+"""The presets proposed by this study."""
 FORMER = {
     "8bit, former": "B256/DE-sym@8s + B256/DE-0@8u",
     "4bit, former": "B128/DE-sym@4s+sr + B128/DE-0@4u",
     "3bit, former": "B128/DE-sym@3s+sr + B128/DE-0@3u",
 }
 EVEN = {"4 bits for both": f"{FIRST}+qsr + {SECOND}@4u+qsr"}
-"""What `NEW` had as ``4bit`` at first."""
+"""The first version of ``4bit`` in `NEW`."""
 PARTS = {
     "4bit, former, exchanged": "B128/DE-sym@4s + B128/DE-0@4u+sr",
     "8bit, former, v +sr": "B256/DE-sym@8s + B256/DE-0@8u+sr",
@@ -69,24 +69,24 @@ FIRST_PLAN = {
     "3bit, former, exchanged": "B128/DE-sym@3s + B128/DE-0@3u+sr",
     "3bit, former, v in log +sr": "B128/DE-sym@3s+sr + logB256/log2-0(in_log=true)@3u+sr",
 }
-"""Arms of the plan before, which have the seeds that were done when this one was committed."""
+"""Arms of the earlier plan, with the seeds finished before this plan."""
 CONTROLS = {"32 bits": FULL, "32 bits, nudged": CONTROL}
 ARMS = CONTROLS | NEW | EVEN | FORMER | PARTS | FIRST_PLAN
 """Quantizers of Adam's moments by arm. The first two are one optimizer: their difference is the
 noise that any change of a rounding makes."""
 MARGINS = {"8bit": 0.05, "4bit": 0.05, "3bit": 0.15}
-"""Share of steps by which a preset may be slower."""
+"""Largest share of steps by which a preset may be slower."""
 LENGTHS, CURVE_SEEDS = (0.7, 1.4), 4
-"""Other lengths of 32 bits, which tell what a step is worth, and the seeds that have them."""
+"""Other lengths of 32 bits, for the value of a step, and their seeds."""
 FAILED = 0.1
-"""Share of the median of 32 bits above which a run counts as failed."""
+"""A run fails if its loss exceeds the median of 32 bits by this share."""
 SEEN = {
     ("teacher", "4bit"): 4,
     ("ratings", "4bit"): 4,
     ("full-batch", "4bit"): 3,
     ("moved-digits", "4bit"): 2,
 }
-"""Seeds of an arm that chose it; they do not count."""
+"""Seeds used to choose an arm; they do not count."""
 FOLDER = Path("reports/long")
 TRIALS = "trials.csv"
 

@@ -37,11 +37,11 @@ from qmaps.storage.files import records, replacing
 from reproduction.report_file import write_report
 
 WINDOW = 60
-"""Steps that are replayed, from half of the run on."""
+"""Replayed steps, from half of the run on."""
 SEED = 1000
-"""Of the recorded runs; no trial has it."""
+"""Seed of the recorded runs; no trial has it."""
 MARGIN = 0.05
-"""Share of steps by which a pair may be slower."""
+"""Largest share of steps by which a pair may be slower."""
 STEP_COST, NOISE, FALL = "step cost", "accumulated noise of m", "octaves of v after a fall"
 BOTH = "the larger of step cost and accumulated noise"
 PREDICTORS = (STEP_COST, "noise of the update", "error of one update", NOISE, FALL, BOTH)

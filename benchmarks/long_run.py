@@ -23,7 +23,7 @@ TUNING, TRIALS = "long-run-tuning.csv", "long-run.csv"
 JUDGE = "lm-tiny"
 WORKLOAD: Workload = replace(JUDGES[JUDGE], steps=10_000, validation_batches=64)  # type: ignore[call-arg]
 SHOWN = ("8bit", "4bit", "3bit")
-"""Presets that were trained."""
+"""Trained presets."""
 DEFAULTS: dict[str, float | None] = {"lr": None, "beta1": 0.9, "weight_decay": 0.01}
 """Tuned options, with the field's usual values; None takes the lowest mean."""
 

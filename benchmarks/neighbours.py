@@ -8,9 +8,9 @@ from pathlib import Path
 
 STAT = Path("/proc/stat")
 BUSY = 0.05
-"""Share of the processors above which a measurement is marked."""
+"""Measurements with a larger share of other programs are marked."""
 LEAST = 0.5
-"""Seconds of all processors together below which the system's counters are too coarse."""
+"""Processor seconds; for less, the system's counters are too coarse."""
 
 
 class Neighbours:

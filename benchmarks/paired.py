@@ -6,7 +6,7 @@ import pandas as pd
 from scipy import stats
 
 LEVEL, POWER = 0.05, 0.8
-"""Of the t-test, and the probability with which it is to see a difference."""
+"""Significance level and power of the t-test."""
 
 
 def paired(losses: pd.Series, baseline: pd.Series) -> dict[str, float]:

@@ -18,10 +18,10 @@ from qmaps.ops.backends import use_backend
 
 BITSANDBYTES = "bitsandbytes"
 KERNEL = "bitsandbytes' kernel"
-"""Its C function by itself, into storage that is there: what its Python around it costs."""
+"""bitsandbytes' C function alone, into existing storage: without the cost of its Python code."""
 TORCHAO = "torchao"
 FLASHOPTIM = "FlashOptim"
-"""Its AdamW, which runs on CUDA devices only."""
+"""AdamW of bitsandbytes, for CUDA devices only."""
 
 
 def need(module: str) -> Any:

@@ -28,7 +28,7 @@ WORKLOAD = "gpt2-4-layers"
 PICTURE = ROOT / "docs" / "memory.svg"
 MODEL, BARS = "7B", ("32bit", "8bit", "4bit", "3bit")
 CARDS = (48, 80)
-"""Sizes of cards, in GB, that the picture has lines for."""
+"""Sizes of GPU memory, in GB, drawn as lines."""
 PARTS = {"parameters": "#b0bec5", "gradients": "#78909c", "states": "#ef6c00"}
 """Parts of a bar, with their colours."""
 
@@ -190,7 +190,7 @@ PAGES: dict[str, dict[str, Callable[[], list[str] | str]]] = {
     "reports/README.md": {"blind": verdict_counts.blind_safe},
     "docs/speed.md": {"speed": speed, "avx2": avx2},
 }
-"""Files, with what stands in them: tables are lists of lines, words are text."""
+"""Generated parts of files: tables are lists of lines, words are text."""
 
 
 def updated(name: str, text: str) -> str:

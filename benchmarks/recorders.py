@@ -69,9 +69,9 @@ STEPS = 4
 SPEC = "B256/DE@8s"
 PAIR = "B256/DE@8s + B256/DE-0@8u"
 LIMIT = 60
-"""Seconds that a class may take."""
+"""Timeout of a class in seconds."""
 EQUAL = 1e-5
-"""Largest difference of two updates, as a share of the largest update, that is called equal."""
+"""Largest difference of equal updates, as a share of the largest update."""
 CONTINUED = {
     "adam": "AdamW",
     "ademamix": "AdEMAMix",

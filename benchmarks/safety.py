@@ -35,7 +35,7 @@ TRAININGS = {
     "convnet": {"moved-digits": {0.001: "below the best rate"}},
     "language model": {"lm-tiny": {0.003: "a quarter of the best rate", 0.012: BEST}},
 }
-"""Kinds of long trainings: the task, and what its learning rates are to the best one."""
+"""Kinds of long trainings: the task, and its learning rates relative to the best one."""
 SHOWN = ("8bit", "4bit", "3bit", "2bit", "paper-8bit", "paper-4bit")
 """Presets of version 0.3."""
 KINDS = {

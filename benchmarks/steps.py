@@ -73,7 +73,7 @@ GROUPS: dict[str, tuple[torch.dtype, dict[str, Make]]] = {
         },
     ),
 }
-"""Optimizers by what makes them, the one that others are compared to first."""
+"""Functions that make the optimizers of a group; the first one is the reference."""
 
 
 def measure(scale: float, rounds: int) -> dict[str, dict[tuple[str, ...], list[float]]]:

@@ -12,7 +12,7 @@ Work = Callable[[], object]
 Clock = Callable[[Work], float]
 """Does a work and gives its seconds."""
 WARM_UPS = 2
-"""Rounds before those that count: the first makes states, the second uses them."""
+"""Rounds before the counted ones: the first makes states, the second uses them."""
 LEAST = 2
 """Counted rounds of a work, however slow it is."""
 

@@ -36,7 +36,7 @@ GPT2 = GPTShape(vocabulary=16384, width=768, layers=4, heads=12)
 OWN: dict[str, Callable[[], Workload]] = {
     "gpt2-4-layers": lambda: StdlibLM(shape=GPT2, batch_size=2),
 }
-"""Workloads of this benchmark alone, which no one trains to the end."""
+"""Workloads of this benchmark alone; no one trains them to the end."""
 ABOUT = {
     "gpt2-4-layers": "Layers of GPT-2 small, 4 of its 12, with random weights and a vocabulary of "
     "16384, so that all contenders fit into the memory of a small machine. A step takes 2 "

@@ -19,7 +19,7 @@ from reproduction.judges import JUDGES
 PARTS = {"small": "docstring-lm", "scratch": "lm-tiny", "minilm": "minilm", "lm": "stdlib-lm"}
 """Models of the parts of reports/prediction at the tuned rate."""
 MIDDLE = 0.9
-"""Share of the pairs between the ends of the range that is told."""
+"""Share of the pairs within the stated range."""
 
 
 def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Tables that other commands made, in the papers' terms."""
+"""Tables of other commands, in the papers' terms."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ PREDICTION = closed("python -m benchmarks.prediction")
 ABLATIONS = closed("python -m benchmarks.ablations")
 BENCH = "python -m benchmarks"
 CLOSE = 0.02
-"""Share of a loss that the margin never exceeds."""
-LANGUAGE, LONGER, VISION = "stdlib-lm-tiny", "stdlib-lm", "digits"
-"""Workloads that replace language and image tasks of the papers."""
+"""Largest margin, as a share of a loss."""
+LANGUAGE, VISION = "stdlib-lm-tiny", "digits"
+"""Workloads in place of the papers' language and image tasks."""
 PRETRAINED = "minilm"
 """The judge with pretrained weights."""
 Loss = tuple[float, float]
@@ -38,9 +38,8 @@ def ablation(context: Context, name: str) -> pd.DataFrame:
     """Stability of training, a row per setting.
 
     Returns:
-        `setting`, `runs`, `failed` (how many), `unstable` (percent), `loss` (median of stable
-        runs), `error` (their
-        standard error, which includes the effect of hyperparameters).
+        `setting`, `runs`, `failed` (number of failed runs), `unstable` (percent), `loss` (median of
+        stable runs), `error` (their standard error, including the effect of hyperparameters).
     """
     frame = context.table(f"ablations/{name}.csv", ABLATIONS)
     grouped = frame.groupby("setting", sort=False)
@@ -81,7 +80,7 @@ def counts(summary: pd.DataFrame) -> dict[str, tuple[int, int]]:
 
 
 def judges(context: Context) -> pd.DataFrame:
-    """Differences to 32-bit AdamW at the rate that is best for it, seed by seed.
+    """Differences to 32-bit AdamW at its best rate, seed by seed.
 
     Returns:
         `judge`, `quantizer`; `base`, the mean loss of 32 bits; `seeds`; `difference`, the mean
@@ -89,8 +88,8 @@ def judges(context: Context) -> pd.DataFrame:
     """
     runs = context.table("judges.csv", JUDGES)
     more = context.table("recommended.csv", RECOMMENDED)
-    others = context.table("prediction/trials.csv", PREDICTION)
-    runs = pd.concat([runs, more, others]).drop_duplicates(["judge", "quantizer", "lr", "seed"])
+    prediction = context.table("prediction/trials.csv", PREDICTION)
+    runs = pd.concat([runs, more, prediction]).drop_duplicates(["judge", "quantizer", "lr", "seed"])
     rows = []
     for judge, of_judge in runs.groupby("judge", sort=False):
         full = of_judge[of_judge["quantizer"] == FULL]
@@ -125,19 +124,19 @@ class Encoder:
     eps: float
 
     def explains(self, loss: float) -> bool:
-        """True if the model makes more than half of what another one loses with this eps."""
+        """True if the model removes more than half of another model's loss with this eps."""
         return self.high < loss / 2
 
 
 def pretrained(judges: pd.DataFrame, quantizer: str) -> Encoder:
-    """Final loss of a quantizer on the judge with pretrained weights.
+    """Final loss of a quantizer on the task with pretrained weights.
 
-    It is a control of what depends on the size of a model's gradients: eps is the same, and its
-    gradients are others.
+    It is a control for effects of the size of gradients: eps is the same, and the gradients are
+    others.
 
     Args:
-        judges: the frame that `judges` returns.
-        quantizer: one that the judge has runs of.
+        judges: result of `judges`.
+        quantizer: a quantizer with runs on this task.
     """
     of = (judges["judge"] == PRETRAINED) & (judges["quantizer"] == quantizer)
     (row,) = judges[of].to_dict("records")
@@ -154,7 +153,7 @@ def pretrained(judges: pd.DataFrame, quantizer: str) -> Encoder:
 
 
 def alike(judges: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
-    """That a quantizer ends where 32 bits do, judge by judge; see `within`."""
+    """Claims of equal final losses of a quantizer and 32 bits, task by task; see `within`."""
     return [
         Claim(
             f"{name} ends within {margin(row['base']):.2g} nats of 32-bit AdamW, at the rate "
@@ -187,7 +186,7 @@ def from_summary(row: Mapping[Any, Any]) -> tuple[float, float]:
 
 
 def margin(base: float) -> float:
-    """Nats within which a loss counts as `base`."""
+    """Margin in nats for losses equal to `base`."""
     return min(MARGIN, CLOSE * base)
 
 
@@ -202,13 +201,13 @@ def tuned(context: Context) -> pd.DataFrame:
 
 
 def judged(judges: pd.DataFrame, judge: str, names: Mapping[str, str]) -> dict[str, Loss]:
-    """Losses at the rate that is best for 32 bits, by name.
+    """Losses at the best rate of 32 bits, by name.
 
     Args:
-        judges: the frame that `judges` returns.
-        judge: its name.
-        names: quantizers by name. The ± of 32 bits is 0, and that of the others is the standard
-            error of their difference to it, seed by seed.
+        judges: result of `judges`.
+        judge: name of the task.
+        names: quantizers by name. The ± of 32 bits is 0; for the others it is the standard error
+            of the difference to 32 bits, seed by seed.
     """
     rows = judges[judges["judge"] == judge].set_index("quantizer")
     base = float(rows["base"][FULL])  # some quantizers have fewer seeds
@@ -241,7 +240,7 @@ def means(frame: pd.DataFrame) -> pd.DataFrame:
 def losses(
     frame: pd.DataFrame, workload: str, keys: Mapping[str, tuple[str, str]]
 ) -> dict[str, tuple[float, float]]:
-    """Loss and standard error by name, of those optimizers and widths that the workload has."""
+    """Loss and standard error by name, for the optimizers and widths of the workload."""
     grouped = by_key(frame)
     rows = {name: grouped.get((workload, *key)) for name, key in keys.items()}
     return {name: (row["loss"], row["error"]) for name, row in rows.items() if row is not None}
@@ -271,13 +270,13 @@ def steps(context: Context) -> pd.DataFrame:
 
 
 def machines(context: Context) -> dict[str, list[dict[str, Any]]]:
-    """The cases of the benchmark by processor; all machines whose results are committed."""
+    """The cases of the benchmark by processor, from all committed results."""
     by_name = {}
     for file in ("bench/amd-epyc/cpu.json", "bench/intel-xeon/cpu.json"):
         result = context.json(file, BENCH)
-        here = result["about"]["machine"]
-        model = f" ({here['model']})" if here.get("model") else ""
-        by_name[short(str(here["processor"])) + model] = list(result["cases"])
+        host = result["about"]["machine"]
+        model = f" ({host['model']})" if host.get("model") else ""
+        by_name[short(str(host["processor"])) + model] = list(result["cases"])
     return by_name
 
 

@@ -1,8 +1,8 @@
-"""Workloads on which quantizers are judged, each at the learning rate that is best for 32 bits.
+"""Workloads for the comparison of quantizers, each at the best learning rate of 32 bits.
 
-At a rate that is too small for the model, anything that makes steps larger lowers the loss, be it
-an error or not. At the best rate an error of the updates costs something whichever way it goes.
-reports/judges.md shows the sweep of the rates, and how small a difference each judge can tell.
+If the rate is too small for the model, anything that makes steps larger lowers the loss, even an
+error. At the best rate, an error of the updates raises it, whatever its sign. reports/judges.md
+shows the sweep of the rates, and the detectable difference of each workload.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ are clear.
 
 
 def judge(name: str) -> Workload:
-    """The judge of that name.
+    """The workload of this name.
 
     Raises:
-        BadValueError: there is none.
+        BadValueError: the name is unknown.
     """
     if name not in JUDGES:
         raise BadValueError(

@@ -13,7 +13,7 @@ from reproduction.exhibit import Exhibit, Finding
 
 @dataclass(frozen=True)
 class Made:
-    """The inputs of frames, and the command of frames that were read."""
+    """The inputs of frames, and the command of frames read from files."""
 
     source: str = ""
     command: str = ""

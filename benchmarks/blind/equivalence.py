@@ -16,13 +16,13 @@ from qmaps.storage.files import records
 LEVEL = 0.05
 """Rate of false discoveries over a table, and one minus the confidence of an interval."""
 WITHIN = ("equivalent", "no worse")
-"""Outcomes of quantizers that are shown to be slower by less than the margin."""
+"""Outcomes of quantizers slower by less than the margin."""
 MAX_SLOPE_ERROR = 0.2
-"""Relative standard error of the slope of a loss curve, above which nothing is told in steps."""
+"""Largest relative standard error of a loss curve's slope for results in steps."""
 UNKNOWN = dict.fromkeys(
     ("mean", "low", "high", "p_no_worse", "p_equivalent", "p_worse"), float("nan")
 )
-"""Result of tests that cannot be made."""
+"""Result of tests without enough data."""
 
 
 def slope(curve: pd.DataFrame, steps: int) -> tuple[float, float]:

@@ -36,9 +36,9 @@ Ask = Callable[[str, Place, float], Row]
 
 DRY_SCALE = 1e-5
 LONGEST = 100.0
-"""Seconds after which a case is ended from outside, compilers included."""
+"""Timeout of a case in seconds, compilers included."""
 CHECKING = 0.4
-"""Share of the time after which no answers are checked, for the cases want theirs."""
+"""Share of the time for the checks; the rest is for the cases."""
 PROGRAM = "python -m benchmarks.gpu"
 
 

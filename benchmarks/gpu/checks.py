@@ -26,9 +26,9 @@ Answers = dict[str, Tensor]
 Answer = Callable[[torch.device, int], Answers]
 
 WIDTH = 515
-"""Of the matrix that is quantized: no multiple of anything."""
+"""Columns of the quantized matrix: no multiple of anything."""
 ROWS, DRY_ROWS = 4591, 67
-"""Of that matrix: more elements than a large device takes at once."""
+"""Rows of the quantized matrix: more elements than a large device takes at once."""
 SHAPES = ((96, 128), (257, 129), (5000,), (7,))
 SUMS = 1e-9
 """Metrics may differ in the order of their sums, in float64; all else has to be equal."""
@@ -44,9 +44,9 @@ SPECIAL = (
 """Magnitudes of gradients: subnormal ones, those around the bounds of quick divisions, and those
 whose squares are about to overflow, or do."""
 BLOCK = 8
-"""Elements of a scale whose mantissa is one of all."""
+"""Elements of a block; the scales of the blocks have all mantissas."""
 DRY_STRIDE = 1021
-"""Of the mantissas that a dry run takes."""
+"""Stride over the mantissas in a dry run."""
 
 
 @dataclass(frozen=True)

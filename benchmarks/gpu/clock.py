@@ -13,7 +13,7 @@ import torch
 from benchmarks.timing import Work
 
 SHORT = 20e-3
-"""Seconds below which a call is repeated, so that the host's part hides behind the device's."""
+"""Seconds; shorter calls are repeated, to hide the host's part behind the device's."""
 MOST_CALLS = 100
 
 

@@ -51,10 +51,10 @@ FORMATS = {
 ``B128/linear@4u``."""
 
 MOST = 128
-"""Registers a thread with which two blocks of 256 threads fit in a multiprocessor."""
+"""Registers of a thread; with more, two blocks of 256 threads do not fit in a multiprocessor."""
 
 MULTI_BLOCK = ("rank1/linear@4u", "fp16")
-"""Names in `FORMATS` of scales that span more than a block."""
+"""Names in `FORMATS` of scales of more than a block."""
 
 PAIRS = (
     ("B256/DE@8s", "B2048/DE-0@8u"),

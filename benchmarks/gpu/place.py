@@ -10,9 +10,9 @@ from benchmarks.gpu.clock import DeviceClock
 from benchmarks.timing import WARM_UPS, Clock, stopwatch
 
 LEAST = 1 << 16
-"""Elements of the smallest work: enough that all of its matrices are quantized."""
+"""Elements of the smallest work; all of its matrices are large enough to be quantized."""
 USED = 0.8
-"""Share of the free memory that a case may take; fragments and the allocator take some more."""
+"""Share of the free memory for a case; fragments and the allocator need the rest."""
 
 
 @dataclass(frozen=True)

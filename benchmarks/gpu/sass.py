@@ -46,7 +46,7 @@ CASES = (
 )
 """Presets of states, and dtypes of parameters and gradients."""
 SHAPE = (96, 256)
-"""Of the matrix that the emulation steps: whole tiles."""
+"""Shape of the emulated matrix: whole tiles."""
 REPORT = ROOT / "reports" / "gpu" / "sass.md"
 
 FLOAT64 = {"sm_80": 32, "sm_90": 64}

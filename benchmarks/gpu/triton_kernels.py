@@ -241,7 +241,7 @@ def model(cases: Sequence[Case]) -> Iterator[list[str]]:
 
 
 LINE = 128
-"""Bytes of a line of the first cache, of which a gather reads one in a turn."""
+"""Bytes of a line of the first-level cache; a gather reads one line in a turn."""
 
 
 def _pipes(kernel: Compiled, sass: Any) -> Counter[str]:

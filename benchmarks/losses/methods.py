@@ -154,7 +154,7 @@ def _soap(trial: MethodTrial, model: nn.Module, workload: Workload) -> torch.opt
 
 
 WIDTHS = ("8bit", "4bit", "paper-4bit")
-"""Presets that `OptimClass` has beside 32 bits."""
+"""Presets of `OptimClass` besides 32 bits."""
 
 
 @dataclass(frozen=True)

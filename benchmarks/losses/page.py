@@ -18,7 +18,7 @@ NUMBERS = ("seeds", "unstable", "loss", "minus 32 bits", "95 %", "std", "detecta
 
 
 MANY = 8
-"""Groups from which on a page begins with the differences of all."""
+"""Smallest number of groups for a table of all differences at the top of a page."""
 
 
 def differences(frame: pd.DataFrame) -> pd.DataFrame:

@@ -142,7 +142,7 @@ def _spec(second: str) -> str:
 
 
 STEPS = 200
-"""Of every run of LPMM, whatever its number of micro-batches."""
+"""Steps of every LPMM run, for any number of micro-batches."""
 
 
 def _lpmm() -> Iterator[Group]:

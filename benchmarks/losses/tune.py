@@ -14,7 +14,7 @@ from benchmarks.trials import FULL, run_all
 from qmaps.errors import QmapsError
 
 FACTORS = (0.5, 1.0, 2.0)
-"""Rates that are tried first, in units of the workload's."""
+"""First rates of a sweep, in units of the workload's."""
 LIMIT = 2.0**8
 
 

@@ -1,4 +1,4 @@
-"""Log-space quantization: what it does to training."""
+"""Log-space quantization: its effect on training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTENDERS = {
     name: Contender(f"AdamW, second moment {spec}", {"exp_avg": None, "exp_avg_sq": spec})
     for name, spec in (("log", LOG), ("dynamic", DYNAMIC), ("linear", LINEAR))
 }
-"""The first moment stays in 32 bits, so that nothing else differs."""
+"""The first moment stays in 32 bits; only the second moment differs."""
 STUDY, GROUP = "parity", "docstring-lm, optim.Adafactor"
 """Adafactor with its own statistics in 32 and 8 bits, whatever their size."""
 UNSTABLE = "log-space-quantization-unstable"
@@ -37,7 +37,7 @@ def build(context: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """Whose loss is that of 32 bits."""
+    """Compare final losses with that of 32 bits."""
     losses = frames["losses"].set_index("run")
     means = losses["mean"]
     base = float(means[BASE.label])
@@ -78,12 +78,12 @@ def find(frames: Frames) -> Finding:
 
 
 def shown(curves: pd.DataFrame) -> pd.DataFrame:
-    """All but linear quantization, beside whose losses the others could not be told apart."""
+    """All but linear quantization; its large losses would hide the other curves."""
     return named(curves[curves["run"] != CONTENDERS["linear"].label])
 
 
 def named(curves: pd.DataFrame) -> pd.DataFrame:
-    """Runs by what their second moment is kept in."""
+    """Runs by the format of their second moment."""
     specs = (LOG, DYNAMIC, LINEAR)
     labels = (run.label for run in CONTENDERS.values())
     return curves.replace(
@@ -92,7 +92,7 @@ def named(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def unstable(curves: pd.DataFrame) -> Figure:
-    """All runs, on a logarithmic scale; without the differences, which have signs."""
+    """All runs, on a logarithmic scale; without the signed differences."""
     figure = figures.loss_curves(named(curves).drop(columns="difference"))
     for axis in figure.axes:
         axis.set_yscale("log")

@@ -12,7 +12,7 @@ from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
 
 BANDS = {"small": (0.0, 0.25), "intermediate": (0.25, 0.9), "large": (0.9, 1.0)}
-"""Of a code's distance from the middle of the map, 0 to 1."""
+"""Bands of a code's distance from the middle of the map, 0 to 1."""
 
 
 def build(context: Context) -> Frames:

@@ -74,7 +74,7 @@ TASKS = {
 OTHER_EPS = 1e-8
 """That of `STUDY`; runs with the stable embedding and another one are those of `SENSITIVITY`."""
 OURS = "B256/DE@8s + B256/DE-0@8u"
-"""This package's preset of 8 bits, whose map of second moments holds no zero."""
+"""This package's preset of 8 bits; its map of second moments has no zero."""
 
 
 def build(context: Context) -> Frames:
@@ -178,7 +178,7 @@ def _at_base(runs: pd.DataFrame, eps: float) -> pd.DataFrame:
 
 
 def _zero(frames: Frames) -> Difference:
-    """That it is eps beside the model's gradients which decides what the map's zero costs."""
+    """The cause: eps relative to the model's gradients decides the cost of the map's zero."""
     ends = {task.name: _rows(frames, task) for task in TASKS.values() if task.judge == STABLE}
     lost = _rows(frames, TASKS["MT"])["8-bit Adam"].apart.mean
     said = ", ".join(
@@ -198,7 +198,7 @@ def _zero(frames: Frames) -> Difference:
 
 
 def _one_run(frames: Frames) -> Difference:
-    """That one run of each, as the paper has of language models, cannot show what 8 bits cost."""
+    """The cause: one run each, as for the paper's language models, hides the cost of 8 bits."""
     task = TASKS["LM, GPT3-Medium"]
     apart = _rows(frames, task)["8-bit Adam"].apart
     return Difference(
@@ -212,9 +212,9 @@ def _one_run(frames: Frames) -> Difference:
 
 
 def _behind(paper: pd.DataFrame) -> Difference:
-    """In which tasks Adafactor is behind in the paper too, which is no control of ours."""
+    """Tasks with Adafactor behind in the paper too; they are no control of ours."""
     rows = paper[paper["quantity"].isin(list(TASKS))]
-    behind, others = [], 0
+    behind, other_tasks = [], 0
     for task, part in rows.groupby("quantity", sort=False):
         values = part.set_index("what")["paper"]
         base = values.get(f"32-bit {TASKS[str(task)].optimizer}")
@@ -224,10 +224,10 @@ def _behind(paper: pd.DataFrame) -> Difference:
             if apart < 0 if more else apart > 0:
                 behind.append(str(task))
             else:
-                others += 1
+                other_tasks += 1
     return Difference(
         f"Adafactor ends behind in the paper too in {' and in '.join(behind)}, and not in "
-        f"its {others} other tasks. No control of ours says why.",
+        f"its {other_tasks} other tasks. No control of ours says why.",
         False,
         "^(GLUE|MT|LM, [^,:]*|Masked LM, [^,:]*): Adafactor",
     )

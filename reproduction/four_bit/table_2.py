@@ -22,7 +22,7 @@ ROWS = {
     "4-bit Factor": ("AdamWFactor", "paper-4bit"),
 }
 TUNED = {"CLS": committed.VISION, "MT": committed.LANGUAGE}
-"""The workload that stands for a task that is trained from scratch, and every row's best rate."""
+"""The workload in place of a task trained from scratch, and every row's best rate."""
 JUDGED = {"NLU": "minilm", "QA": "minilm", "NLG": "docstring-lm"}
 """The judge that stands for a task that goes on from trained weights, at the best rate of 32
 bits."""
@@ -82,14 +82,14 @@ def find(frames: Frames) -> Finding:
 
 
 def _of_task(paper: pd.DataFrame, proxy: ProxyMetric) -> Difference:
-    """Rows that change sides in one task; the paper's other tasks are no control of ours."""
+    """Rows with another order in one task; the paper's other tasks are no control of ours."""
     crossed = opposed(paper, proxy)
     elsewhere = [
         not set(crossed) & set(opposed(paper, replace(proxy, quantity=str(task))))
         for task in paper["quantity"].unique()
         if task != proxy.quantity
     ]
-    pairs = "; ".join(f"{one} and {two}" for one, two in crossed)
+    pairs = "; ".join(f"{a} and {b}" for a, b in crossed)
     sides = f"rows that change sides: {pairs}. They"
     if not crossed:
         sides = "no row changes sides, but some are equal in one metric only. Rows"

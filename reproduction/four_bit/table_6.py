@@ -1,4 +1,4 @@
-"""Table 6: which moment costs what."""
+"""Table 6: the cost of quantizing each moment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = {
 }  # fmt: skip
 """Quantizers and optimizer of each row."""
 OTHERS = ("lm-tiny", "minilm", "stdlib-lm", "digits")
-"""Other judges, of which some rows have been trained."""
+"""Other workloads, with runs of some rows."""
 SAID = (
     ("Smaller blocks of the first moment lower the loss", "first B128/DE", "first B2048/DE"),
     (
@@ -40,7 +40,7 @@ SAID = (
         "first B128/DE and second rank-1/linear",
     ),
 )
-"""What the paper says of its table: a statement, the better row, the worse one."""
+"""The paper's statements on its table: a statement, the better row, the worse one."""
 
 
 def build(context: Context) -> Frames:
@@ -71,8 +71,8 @@ def find(frames: Frames) -> Finding:
             )
         )
     paper = published("4-bit-optimizers", EXHIBIT.name)
-    others = [judged(frames["judges"], judge) for judge in OTHERS]
-    numbers = in_place(paper, [tuned_losses.proxy("accuracy", JUDGE, rows), *others])
+    other_tasks = [judged(frames["judges"], judge) for judge in OTHERS]
+    numbers = in_place(paper, [tuned_losses.proxy("accuracy", JUDGE, rows), *other_tasks])
     trained = numbers["paper"].notna() & numbers["ours"].notna()
     return Finding(
         numbers=numbers[trained | numbers["proxy"].str.endswith(JUDGE)].reset_index(drop=True),
@@ -90,11 +90,11 @@ def find(frames: Frames) -> Finding:
 
 
 def judged(judges: pd.DataFrame, judge: str) -> ProxyMetric:
-    """Losses of another judge in place of accuracy, for the rows that it has runs of.
+    """Losses of another task in place of accuracy, for the rows with runs.
 
     Args:
-        judges: the frame that `committed.judges` returns.
-        judge: its name.
+        judges: result of `committed.judges`.
+        judge: name of the task.
     """
     of = judges[judges["judge"] == judge].set_index("quantizer")
     base = float(of["base"][FULL])  # some quantizers have fewer seeds
@@ -108,7 +108,7 @@ def judged(judges: pd.DataFrame, judge: str) -> ProxyMetric:
 
 
 def tuned_factored(runs: pd.DataFrame) -> list[Claim]:
-    """The statement on factorizing, in models whose rates were tuned for each row.
+    """The statement on factorizing, in models with rates tuned for each row.
 
     Args:
         runs: reports/tuned.csv.

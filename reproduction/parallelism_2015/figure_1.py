@@ -1,4 +1,4 @@
-"""Figure 1: what the bits of the four data types mean."""
+"""Figure 1: the fields of bits of the four data types."""
 
 from __future__ import annotations
 

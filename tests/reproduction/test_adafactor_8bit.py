@@ -44,7 +44,7 @@ def changed(frame: pd.DataFrame, quantizer: str, column: str, value: float) -> p
 
 @pytest.fixture(scope="module")
 def precision(tmp_path_factory: pytest.TempPathFactory) -> Frames:
-    context = Context(tmp_path_factory.mktemp("runs"), own=[adam_states(0)])
+    context = Context(tmp_path_factory.mktemp("runs"), user_states=[adam_states(0)])
     return quantization_precision.build(context)
 
 
