@@ -23,7 +23,7 @@ from torch import nn
 
 from benchmarks.blind.equivalence import slope
 from benchmarks.command import command_line, count, one_line_errors
-from benchmarks.long_run import JUDGE, TUNING, tuned
+from benchmarks.long_run import TASK, TUNING, tuned
 from benchmarks.long_tasks import FullBatch, MovedDigits, Ratings, Teacher
 from benchmarks.markdown import markdown
 from benchmarks.paired import detectable, paired
@@ -112,7 +112,7 @@ class Study:
     steps: int = 8000
 
     def runs(self, language: Workload, seed: int) -> Iterator[Run]:
-        """Those of a seed; `language` is the workload of `JUDGE`."""
+        """Those of a seed; `language` is the workload of `TASK`."""
         work = replace(self.work or language, lr=self.rate, steps=self.steps)
         for arm in self.arms if seed < FULL_SEEDS else CORE:
             yield Run(self.task, work, ARMS[arm], seed)
@@ -148,7 +148,7 @@ SHORTER = tuple(
 class Run(Trial):
     """A run; `CONTROL` starts from weights with a different last bit.
 
-    States of any size are quantized, except on `JUDGE`, as in the first plan.
+    States of any size are quantized, except on `TASK`, as in the first plan.
     """
 
     def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
@@ -158,7 +158,7 @@ class Run(Trial):
                 for param in model.parameters():
                     param.mul_(1 + 2.0**-23)
         quantizers = None if self.quantizer in (FULL, CONTROL) else self.quantizer
-        min_size = MIN_SIZE if self.judge == JUDGE else 0
+        min_size = MIN_SIZE if self.judge == TASK else 0
         contender = Contender(self.quantizer, quantizers, min_quantized_size=min_size)
         return contender.optimizer(model, workload)
 
@@ -169,7 +169,7 @@ def plan(
     """All runs: seeds outermost, so each part of the plan has all tasks and arms.
 
     Args:
-        language: the tuned workload of `JUDGE`.
+        language: the tuned workload of `TASK`.
         seeds: maximum number of seeds of each study.
         tasks: tasks of the selected studies.
     """

@@ -24,7 +24,7 @@ from scipy import stats
 import qmaps
 from benchmarks.command import one_line_errors
 from benchmarks.long import ARMS, CONTROL, FOLDER, SHORTER, STUDIES, TRIALS, Study, ended
-from benchmarks.long_run import JUDGE, TUNING, tuned
+from benchmarks.long_run import TASK, TUNING, tuned
 from benchmarks.markdown import markdown
 from benchmarks.trials import FULL
 from qmaps import capture, sweep
@@ -79,7 +79,7 @@ def measured(study: Study) -> pd.DataFrame:
     """The predictors of all pairs, from a 32-bit run of a seed of its own."""
     work = study.work or tuned(pd.read_csv(FOLDER.parent / TUNING))
     work = replace(work, lr=study.rate, steps=study.steps)
-    half, min_size = study.steps // 2, MIN_SIZE if study.task == JUDGE else 0
+    half, min_size = study.steps // 2, MIN_SIZE if study.task == TASK else 0
     with tempfile.TemporaryDirectory() as folder:
         states = record(work, Path(folder), half)
         captured = capture.load(states, step=half)

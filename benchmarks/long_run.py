@@ -16,12 +16,12 @@ from benchmarks.blind.equivalence import in_steps, percent
 from benchmarks.version_0_3 import PAIR_OF
 from qmaps.lab.workloads import Workload
 from qmaps.storage.files import records
-from reproduction.judges import JUDGES
+from reproduction.tasks import TASKS
 
 REPORTS = Path(__file__).parents[1] / "reports"
 TUNING, TRIALS = "long-run-tuning.csv", "long-run.csv"
-JUDGE = "lm-tiny"
-WORKLOAD: Workload = replace(JUDGES[JUDGE], steps=10_000, validation_batches=64)  # type: ignore[call-arg]
+TASK = "lm-tiny"
+WORKLOAD: Workload = replace(TASKS[TASK], steps=10_000, validation_batches=64)  # type: ignore[call-arg]
 SHOWN = ("8bit", "4bit", "3bit")
 """Trained presets."""
 DEFAULTS: dict[str, float | None] = {"lr": None, "beta1": 0.9, "weight_decay": 0.01}

@@ -28,8 +28,8 @@ from qmaps.lab.compare import Contender
 from qmaps.lab.workloads import train
 from qmaps.optim.presets import pair_of
 from qmaps.storage.files import output_folder, write_text
-from reproduction.judges import JUDGES
 from reproduction.report_file import write_report
+from reproduction.tasks import TASKS
 
 DEFAULT = ("docstring-lm", "lm-tiny")
 BETAS = 0.9, 0.999
@@ -233,16 +233,16 @@ METHODS = (
 )
 
 
-def record(judge: str, states: Path) -> int:
+def record(task: str, states: Path) -> int:
     """Record 32-bit AdamW (seed 0) after half of a model's steps, and return their number."""
-    half = JUDGES[judge].steps // 2
+    half = TASKS[task].steps // 2
 
     def recorder(optimizer: torch.optim.Optimizer, _: torch.nn.Module) -> StateRecorder:
         return StateRecorder(optimizer, states, steps=[half])
 
     with tempfile.TemporaryDirectory() as folder:
         run, full = Path(folder) / "run", Contender(FULL, None)
-        train(JUDGES[judge], full.optimizer, out=run, steps=half, hooks=[recorder])
+        train(TASKS[task], full.optimizer, out=run, steps=half, hooks=[recorder])
     return half
 
 
@@ -292,8 +292,8 @@ def page(frame: pd.DataFrame, command: str) -> str:
         "step says nothing of errors that add up ([trainings](formats.md), [falls](fall.md)).",
         "",
     ]
-    for judge, rows in frame.groupby("judge", sort=False):
-        lines += [f"## {judge}", ""]
+    for task, rows in frame.groupby("judge", sort=False):
+        lines += [f"## {task}", ""]
         head = ("method", "of", "spec", "bits of m", "bits of v", "error")
         lines += markdown(
             head,
@@ -313,18 +313,18 @@ def page(frame: pd.DataFrame, command: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure all methods, and write the report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.one_step", description=__doc__)
-    parser.add_argument("judge", nargs="*", default=list(DEFAULT), metavar="JUDGE",
-                        help=f"any of {', '.join(JUDGES)} (default: small LMs)")  # fmt: skip
+    parser.add_argument("task", nargs="*", default=list(DEFAULT), metavar="TASK",
+                        help=f"any of {', '.join(TASKS)} (default: small LMs)")  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("reports"), help="the report's folder")
     options = parser.parse_args(argv)
-    among(parser, "judge", options.judge, list(JUDGES))
+    among(parser, "task", options.task, list(TASKS))
     out = output_folder(options.out)
     torch.set_num_threads(1)
     frames = []
-    for judge in options.judge:
+    for task in options.task:
         with tempfile.TemporaryDirectory() as folder:
-            captured = record(judge, Path(folder) / "states")
-            frames.append(errors(Path(folder) / "states", captured).assign(judge=judge))
+            captured = record(task, Path(folder) / "states")
+            frames.append(errors(Path(folder) / "states", captured).assign(judge=task))
     frame = pd.concat(frames, ignore_index=True)
     write_text(out / "one-step.csv", frame.to_csv(index=False, lineterminator="\n"))
     write_report(out / "one-step.md", page(frame, command_line("benchmarks.one_step", argv)))

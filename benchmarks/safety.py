@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.blind.equivalence import WITHIN, of_known_slope, percent
-from benchmarks.blind.judges import JUDGES
+from benchmarks.blind.models import MODELS
 from benchmarks.blind.report import nats, tuned_losses
-from benchmarks.judges import parameters
 from benchmarks.long import MARGINS, NEW, STUDIES, TRIALS, Ended, Study, ended, in_percent
 from benchmarks.long_run import TRIALS as LONG_RUN
 from benchmarks.long_run import TUNING, tuned
 from benchmarks.long_run import compared as long_run
 from benchmarks.markdown import markdown
+from benchmarks.tasks import parameters
 from benchmarks.trials import FULL
 from benchmarks.version_0_3 import PAIR_OF
 from docsite.page import ROOT
@@ -148,22 +148,22 @@ def former() -> list[str]:
     losses, sizes = tuned_losses(trials), parameters(trials)
     rows = {(row["judge"], row["quantizer"]): row for row in records(steps.query("factor == 1"))}
 
-    def cell(judge: str, preset: str) -> str:
-        row = rows.get((judge, PAIR_OF[preset]))
+    def cell(model: str, preset: str) -> str:
+        row = rows.get((model, PAIR_OF[preset]))
         if row is not None and np.isnan(row["steps"]):
-            return f"{nats(losses, judge, PAIR_OF[preset], FULL)} nats"
+            return f"{nats(losses, model, PAIR_OF[preset], FULL)} nats"
         return _outcome(row)
 
     return markdown(
         ("model", "parameters", "steps", *(f"`{name}`" for name in SHOWN)),
         [
             (
-                f"{kind} (`{judge}`)",
-                f"{sizes[judge] / 1e6:.2g} M",
-                str(JUDGES[judge].steps),
-                *(cell(judge, preset) for preset in SHOWN),
+                f"{kind} (`{model}`)",
+                f"{sizes[model] / 1e6:.2g} M",
+                str(MODELS[model].steps),
+                *(cell(model, preset) for preset in SHOWN),
             )
-            for judge, kind in KINDS.items()
+            for model, kind in KINDS.items()
         ],
     )
 
@@ -186,16 +186,16 @@ def quarter() -> list[str]:
     at = {(row["judge"], row["quantizer"]): row for row in records(steps.query("factor == 0.25"))}
     names = [name for name in SHOWN if name != "paper-8bit"]
     rows = []
-    for judge in KINDS:
-        outcomes = [at.get((judge, PAIR_OF[name])) for name in names]
+    for model in KINDS:
+        outcomes = [at.get((model, PAIR_OF[name])) for name in names]
         if all(row is None or np.isnan(row["steps"]) for row in outcomes):
             continue
         itself = "not known"
-        if judge in falls:
-            losses = full[full["judge"] == judge].pivot_table("loss", "seed", "factor")
+        if model in falls:
+            losses = full[full["judge"] == model].pivot_table("loss", "seed", "factor")
             apart = (losses[0.25] - losses[1.0]).mean()
-            itself = f"{100 * np.expm1(apart / falls[judge]):+.1f}"
-        rows.append((f"`{judge}`", itself, *map(_outcome, outcomes)))
+            itself = f"{100 * np.expm1(apart / falls[model]):+.1f}"
+        rows.append((f"`{model}`", itself, *map(_outcome, outcomes)))
     return markdown(("model", "32 bits", *(f"`{name}`" for name in names)), rows)
 
 
@@ -204,10 +204,10 @@ def medians() -> list[str]:
     trials, steps = blind()
     full_length = trials[(trials["factor"] == 1) & (trials["length"] == 1)]
     results = []
-    for judge in ("lm-tiny", "stdlib-lm"):
-        losses = full_length[full_length["judge"] == judge].pivot_table("loss", "seed", "quantizer")
-        fall = steps[(steps["factor"] == 1) & (steps["judge"] == judge)]["slope"].iloc[0]
-        results.append((f"`{judge}`", losses, fall))
+    for model in ("lm-tiny", "stdlib-lm"):
+        losses = full_length[full_length["judge"] == model].pivot_table("loss", "seed", "quantizer")
+        fall = steps[(steps["factor"] == 1) & (steps["judge"] == model)]["slope"].iloc[0]
+        results.append((f"`{model}`", losses, fall))
     frame, tuning = (pd.read_csv(REPORTS / name) for name in (LONG_RUN, TUNING))
     work = tuned(tuning)
     losses = frame[frame["steps"] == work.steps].pivot_table("loss", "seed", "quantizer")

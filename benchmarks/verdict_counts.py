@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.blind.equivalence import MAX_SLOPE_ERROR, of_known_slope
-from benchmarks.blind.judges import SEEN
+from benchmarks.blind.models import SEEN
 from benchmarks.blind.plan import MARGIN, PAIRS, SAFE_SHARE
-from benchmarks.judges import JUDGED, LENGTHS, REPORTS, slower
+from benchmarks.tasks import LENGTHS, REPORTS, RUNS, slower
 from benchmarks.trials import FULL
 from qmaps.analyze.recommend.verdict import HARMLESS, LEVELS, cost_of, dangerous, level
 from qmaps.storage.files import records
-from reproduction.judges import JUDGES
+from reproduction.tasks import TASKS
 
 PARTS = {"small": "docstring-lm", "scratch": "lm-tiny", "minilm": "minilm", "lm": "stdlib-lm"}
 """Models of the parts of reports/prediction at the tuned rate."""
@@ -28,7 +28,7 @@ def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -
     Args:
         trials: rows of reports/prediction/trials.csv.
         measures: rows of reports/prediction/measures.csv.
-        slopes: `judge`, `slope` and `slope_error` of `benchmarks.judges.slower`.
+        slopes: `judge`, `slope` and `slope_error` of `benchmarks.tasks.slower`.
 
     Returns:
         `judge`, `quantizer`, `verdict`, `cost` (the step cost; NaN with zero points or very large
@@ -38,16 +38,16 @@ def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -
     usable = slopes[slopes["slope_error"] <= MAX_SLOPE_ERROR * slopes["slope"]]
     falls = dict(zip(usable["judge"], usable["slope"], strict=True))
     tables = []
-    for part, judge in PARTS.items():
-        if judge not in falls:
+    for part, model in PARTS.items():
+        if model not in falls:
             continue
-        runs = trials[(trials["part"] == part) & (trials["lr"] == JUDGES[judge].lr)]
+        runs = trials[(trials["part"] == part) & (trials["lr"] == TASKS[model].lr)]
         losses = runs.pivot_table("loss", "quantizer", "seed", sort=False, dropna=False)
         apart = losses.drop(FULL).sub(losses.loc[FULL]).mean(axis=1, skipna=False).fillna(np.inf)
-        replays = measures[measures["judge"] == judge].set_index("quantizer").loc[apart.index]
+        replays = measures[measures["judge"] == model].set_index("quantizer").loc[apart.index]
         replays = replays.filter(like="replay_").rename(columns=lambda name: name[7:])
-        told = replays.reset_index().assign(judge=judge, slower=(apart / falls[judge]).to_numpy())
-        tables.append(_judged(told))
+        told = replays.reset_index().assign(judge=model, slower=(apart / falls[model]).to_numpy())
+        tables.append(_with_verdicts(told))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -61,10 +61,10 @@ def blind(steps: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
     told = told[told["mode"] == "gradients"].assign(cost=1.0)  # every pair has updates
     rows = of_known_slope(steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)])
     pairs = told.merge(rows[["judge", "quantizer", "steps"]], on=["judge", "quantizer"])
-    return _judged(pairs.assign(slower=np.log1p(pairs["steps"])))
+    return _with_verdicts(pairs.assign(slower=np.log1p(pairs["steps"])))
 
 
-def _judged(told: pd.DataFrame) -> pd.DataFrame:
+def _with_verdicts(told: pd.DataFrame) -> pd.DataFrame:
     rows = records(told)
     costs = [np.nan if dangerous(row) else cost_of(row) for row in rows]
     table = told[["judge", "quantizer", "slower"]]
@@ -77,7 +77,7 @@ def committed() -> pd.DataFrame:
     folder = REPORTS / "prediction"
     seen = points(
         *(pd.read_csv(folder / name) for name in ("trials.csv", "measures.csv")),
-        slower(pd.read_csv(JUDGED), pd.read_csv(LENGTHS)).drop_duplicates("judge"),
+        slower(pd.read_csv(RUNS), pd.read_csv(LENGTHS)).drop_duplicates("judge"),
     )
     tables = (pd.read_csv(REPORTS / "blind" / name) for name in ("steps.csv", "verdicts.csv"))
     return pd.concat([seen, blind(*tables)], ignore_index=True)
@@ -94,13 +94,13 @@ def bounds(pairs: pd.DataFrame) -> pd.DataFrame:
     harmless = pairs[pairs["verdict"].isin(HARMLESS)].sort_values("cost")
     ended_well = harmless["slower"] <= np.log1p(MARGIN)
     rows = []
-    for judge in pairs["judge"].unique():
-        held_out = harmless["judge"] == judge
+    for model in pairs["judge"].unique():
+        held_out = harmless["judge"] == model
         costs = harmless.loc[~held_out, "cost"]
         shares = ended_well[~held_out].expanding().mean()
         bound = costs[shares >= SAFE_SHARE].max()
         below = ended_well[held_out & (harmless["cost"] <= bound)]
-        rows.append((judge, bound, len(below), int(below.sum())))
+        rows.append((model, bound, len(below), int(below.sum())))
     return pd.DataFrame(rows, columns=["judge", "bound", "pairs", "kept_up"])
 
 

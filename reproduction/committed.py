@@ -12,14 +12,14 @@ from scipy import stats
 
 from reproduction.claim import Claim
 from reproduction.context import Context
-from reproduction.judges import JUDGES as WORKLOADS
 from reproduction.numbers import LEVEL, MARGIN, interval, scientific
 from reproduction.report_file import closed
+from reproduction.tasks import TASKS as WORKLOADS
 
 FULL = "32-bit"
-"""AdamW in 32 bits among the runs of judges."""
+"""AdamW in 32 bits among the runs of all tasks."""
 TUNED = closed("python -m benchmarks.tuned")
-JUDGES = closed("python -m benchmarks.judges")
+TASK_RUNS = closed("python -m benchmarks.judges")
 RECOMMENDED = closed("python -m benchmarks.recommended lm-tiny docstring-lm minilm")
 PREDICTION = closed("python -m benchmarks.prediction")
 ABLATIONS = closed("python -m benchmarks.ablations")
@@ -29,7 +29,7 @@ CLOSE = 0.02
 LANGUAGE, VISION = "stdlib-lm-tiny", "digits"
 """Workloads in place of the papers' language and image tasks."""
 PRETRAINED = "minilm"
-"""The judge with pretrained weights."""
+"""The workload with pretrained weights."""
 Loss = tuple[float, float]
 """A mean loss and its standard error."""
 
@@ -79,22 +79,22 @@ def counts(summary: pd.DataFrame) -> dict[str, tuple[int, int]]:
     }
 
 
-def judges(context: Context) -> pd.DataFrame:
+def by_task(context: Context) -> pd.DataFrame:
     """Differences to 32-bit AdamW at its best rate, seed by seed.
 
     Returns:
         `judge`, `quantizer`; `base`, the mean loss of 32 bits; `seeds`; `difference`, the mean
         over seeds; `low` and `high`, the ends of its 95 % interval by a t-test; `error`.
     """
-    runs = context.table("judges.csv", JUDGES)
+    runs = context.table("judges.csv", TASK_RUNS)
     more = context.table("recommended.csv", RECOMMENDED)
     prediction = context.table("prediction/trials.csv", PREDICTION)
     runs = pd.concat([runs, more, prediction]).drop_duplicates(["judge", "quantizer", "lr", "seed"])
     rows = []
-    for judge, of_judge in runs.groupby("judge", sort=False):
-        full = of_judge[of_judge["quantizer"] == FULL]
+    for workload, of_workload in runs.groupby("judge", sort=False):
+        full = of_workload[of_workload["quantizer"] == FULL]
         best = full.groupby("lr")["loss"].mean().idxmin()
-        chosen = of_judge[of_judge["lr"] == best].set_index("seed")
+        chosen = of_workload[of_workload["lr"] == best].set_index("seed")
         base = chosen[chosen["quantizer"] == FULL]["loss"]
         for quantizer, part in chosen.groupby("quantizer", sort=False):
             apart = (part["loss"] - base).dropna()
@@ -102,7 +102,7 @@ def judges(context: Context) -> pd.DataFrame:
                 continue
             difference = interval(apart.tolist())
             rows.append(
-                {"judge": judge, "quantizer": quantizer, "base": float(base[apart.index].mean()),
+                {"judge": workload, "quantizer": quantizer, "base": float(base[apart.index].mean()),
                  "seeds": len(apart), "difference": difference.mean, "low": difference.low,
                  "high": difference.high, "error": difference.error}
             )  # fmt: skip
@@ -111,7 +111,7 @@ def judges(context: Context) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Encoder:
-    """A quantizer on the judge with pretrained weights.
+    """A quantizer on the workload with pretrained weights.
 
     Attributes:
         said: how it ends, in a sentence.
@@ -128,18 +128,18 @@ class Encoder:
         return self.high < loss / 2
 
 
-def pretrained(judges: pd.DataFrame, quantizer: str) -> Encoder:
+def pretrained(differences: pd.DataFrame, quantizer: str) -> Encoder:
     """Final loss of a quantizer on the task with pretrained weights.
 
     It is a control for effects of the size of gradients: eps is the same, and the gradients are
     others.
 
     Args:
-        judges: result of `judges`.
+        differences: result of `by_task`.
         quantizer: a quantizer with runs on this task.
     """
-    of = (judges["judge"] == PRETRAINED) & (judges["quantizer"] == quantizer)
-    (row,) = judges[of].to_dict("records")
+    of = (differences["judge"] == PRETRAINED) & (differences["quantizer"] == quantizer)
+    (row,) = differences[of].to_dict("records")
     eps = WORKLOADS[PRETRAINED].eps
     low, high = float(row["low"]), float(row["high"])
     return Encoder(
@@ -152,7 +152,7 @@ def pretrained(judges: pd.DataFrame, quantizer: str) -> Encoder:
     )
 
 
-def alike(judges: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
+def alike(differences: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
     """Claims of equal final losses of a quantizer and 32 bits, task by task; see `within`."""
     return [
         Claim(
@@ -163,7 +163,7 @@ def alike(judges: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
             f"{row['difference']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f}), of "
             f"{row['base']:.4f}.",
         )
-        for row in judges[judges["quantizer"] == quantizer].to_dict("records")
+        for row in differences[differences["quantizer"] == quantizer].to_dict("records")
     ]
 
 
@@ -200,16 +200,18 @@ def tuned(context: Context) -> pd.DataFrame:
     return means(runs.merge(best, on=[*keys, "rate"]))
 
 
-def judged(judges: pd.DataFrame, judge: str, names: Mapping[str, str]) -> dict[str, Loss]:
+def task_losses(
+    differences: pd.DataFrame, workload: str, names: Mapping[str, str]
+) -> dict[str, Loss]:
     """Losses at the best rate of 32 bits, by name.
 
     Args:
-        judges: result of `judges`.
-        judge: name of the task.
+        differences: result of `by_task`.
+        workload: name of the workload.
         names: quantizers by name. The ± of 32 bits is 0; for the others it is the standard error
             of the difference to 32 bits, seed by seed.
     """
-    rows = judges[judges["judge"] == judge].set_index("quantizer")
+    rows = differences[differences["judge"] == workload].set_index("quantizer")
     base = float(rows["base"][FULL])  # some quantizers have fewer seeds
     return {
         name: (base + float(rows["difference"][spec]), float(rows["error"][spec]))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from reproduction import judges, workloads
+from reproduction import tasks, workloads
 from reproduction.context import FULL
 
 DEVIATIONS = Path(__file__).with_suffix(".csv")
@@ -16,7 +16,7 @@ def deviations(paper: str) -> pd.DataFrame:
     """The deviations with effects on the results, in the order of the page.
 
     Steps, rates and sizes of our workloads are filled in from the workloads themselves: ``w`` in
-    the file has those of the laboratory by name, ``j`` those of `reproduction.judges`, ``full`` the
+    the file has those of the laboratory by name, ``j`` those of `reproduction.tasks`, ``full`` the
     pages' size.
 
     Args:
@@ -29,7 +29,7 @@ def deviations(paper: str) -> pd.DataFrame:
     rows = rows[rows["name"] == paper].drop(columns="name").reset_index(drop=True)
     variables = {
         "w": {name: workloads.get(name) for name in workloads.names()},
-        "j": judges.JUDGES,
+        "j": tasks.TASKS,
         "full": FULL,
     }
     return rows.assign(

@@ -72,12 +72,12 @@ class Beside:
         of = self.apart
         return f"{of.mean:+.4f} ({of.low:+.4f} to {of.high:+.4f}), of {self.base:.4f}."
 
-    def alike(self, name: str, judge: str, base: str = "32 bits do") -> Claim:
+    def alike(self, name: str, workload: str, base: str = "32 bits do") -> Claim:
         """Claim of a final loss equal to the baseline's; see `reproduction.committed.within`."""
         return Claim(
             f"{name} ends within {committed.margin(self.base):.2g} nats of where {base}, at the "
             f"best "
-            f"rate ({judge}, {self.seeds} seeds).",
+            f"rate ({workload}, {self.seeds} seeds).",
             committed.within(self.apart.low, self.apart.high, self.base),
             self.said,
         )
@@ -111,11 +111,11 @@ def beside(ours: pd.Series[float], base: pd.Series[float]) -> Beside:
     return Beside(float(pairs["base"].mean()), interval(apart), len(pairs))
 
 
-def proxy(task: str, judge: str, rows: Mapping[str, Beside]) -> ProxyMetric:
+def proxy(task: str, workload: str, rows: Mapping[str, Beside]) -> ProxyMetric:
     """Validation losses in the place of a paper's metric."""
     shown = {name: row.shown for name, row in rows.items()}
     margin = min(committed.margin(row.base) for row in rows.values())
-    return ProxyMetric(task, f"validation loss, {judge}", shown, margin=margin)
+    return ProxyMetric(task, f"validation loss, {workload}", shown, margin=margin)
 
 
 def table(rows: Mapping[str, Beside]) -> pd.DataFrame:

@@ -95,7 +95,7 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
         `slope_error` in nats.
     """
     out = []
-    for (judge, factor), part in frame.groupby(["judge", "factor"], sort=False):
+    for (model, factor), part in frame.groupby(["judge", "factor"], sort=False):
         full_length = part[part["length"] == 1]
         losses = full_length.set_index(["quantizer", "seed"])["loss"]
         full = losses[FULL]
@@ -114,7 +114,7 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
                 mean, low, high = (float(np.expm1(tested[end])) for end in ("mean", "low", "high"))
             out.append(
                 {
-                    "judge": judge,
+                    "judge": model,
                     "factor": factor,
                     "quantizer": quantizer,
                     "seeds": len(apart),

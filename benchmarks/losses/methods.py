@@ -63,7 +63,7 @@ def pair(text: str) -> dict[str, str | None]:
 
 
 def _adamw(trial: MethodTrial, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
-    """AdamW; that of torch in 32 bits, as in the runs of `reproduction.judges`."""
+    """AdamW; that of torch in 32 bits, as in the runs of `reproduction.tasks`."""
     return Contender(trial.quantizer, _moments(trial)).optimizer(model, workload)
 
 

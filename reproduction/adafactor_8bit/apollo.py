@@ -33,11 +33,11 @@ def find(frames: Frames) -> Finding:
     losses = runs.pivot_table(values="loss", index="seed", columns="quantizer")
     behind = {name: _behind(losses, name) for name in (APOLLO, *CONTROLS)}
     behind_full = behind[APOLLO]
-    judge, steps = runs["judge"].iloc[0], int(runs["steps"].iloc[0])
+    workload, steps = runs["judge"].iloc[0], int(runs["steps"].iloc[0])
     return Finding(
         statements=[
             Claim(
-                f"APOLLO's projection converges faster than factored second moments ({judge}, "
+                f"APOLLO's projection converges faster than factored second moments ({workload}, "
                 f"{len(losses)} seeds).",
                 behind_full.high < 0 if behind_full.high < 0 or behind_full.low > 0 else (),
                 f"After {steps} steps {_said(behind_full)}, of {losses[FACTORED].mean():.4f}.",

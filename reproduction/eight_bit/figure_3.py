@@ -15,7 +15,7 @@ from reproduction.numbers import MARGIN, number
 from reproduction.tuned_losses import FULL, POINT, Beside
 
 STUDY = "eight-bit-figure-3"
-JUDGE = "docstring-lm"
+TASK = "docstring-lm"
 LOW = "B2048/DE@8s + B2048/DE@8u"
 LABELS = {FULL: "32-bit AdamW", LOW: "8-bit AdamW (B2048/DE)"}
 STEADY = 0.25
@@ -37,7 +37,7 @@ def build(context: Context) -> Frames:
     columns = ["parameter", "value", "run", "seed", "loss"]
     return {
         "losses": pd.concat(parts, ignore_index=True)[columns],
-        "judges": committed.judges(context),
+        "judges": committed.by_task(context),
     }
 
 
@@ -52,7 +52,7 @@ def gaps(losses: pd.DataFrame) -> dict[tuple[str, float], Beside]:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the distance between 8 and 32 bits."""
+    """Compare the losses of 8 and 32 bits."""
     compared = gaps(frames["losses"])
     means = [row.apart.mean for row in compared.values()]
     bases = [row.base for row in compared.values()]
@@ -65,14 +65,14 @@ def find(frames: Frames) -> Finding:
     return Finding(
         statements=[
             Claim(
-                f"The gap between 8-bit and 32-bit Adam is steady over hyperparameters ({JUDGE}, "
+                f"The gap between 8-bit and 32-bit Adam is steady over hyperparameters ({TASK}, "
                 f"{seeds} seeds).",
                 max(means) - min(means) < STEADY * changes,
                 f"It lies between {min(means):+.4f} and {max(means):+.4f} nats per byte, while the "
                 f"loss of 32 bits changes by {number(changes)}.",
             ),
             Claim(
-                f"At every value 8-bit Adam ends where 32 bits do ({JUDGE}, {seeds} seeds).",
+                f"At every value 8-bit Adam ends where 32 bits do ({TASK}, {seeds} seeds).",
                 False if False in inside else () if () in inside else True,
                 f"At {inside.count(True)} of {len(inside)} the whole interval of the difference "
                 f"lies "

@@ -39,7 +39,7 @@ def bands(codes: pd.DataFrame) -> pd.DataFrame:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the regions where each map errs."""
+    """Test the regions where each map errs."""
     table = bands(frames["codes"])
     rows = table.set_index("map")
     dynamic, quantile = rows.T["dynamic"], rows.T["quantile"]

@@ -40,14 +40,14 @@ class Task:
     """Proxy of a task of the paper.
 
     Attributes:
-        judge: the model and its data.
+        workload: the model and its data.
         optimizer: the paper's.
         low: quantizers of 8 bits.
         eps: Adam's.
         adafactor: the group of Adafactor's runs; none if empty.
     """
 
-    judge: str
+    workload: str
     optimizer: str
     low: str = PAPER
     eps: float = 1e-8
@@ -55,8 +55,8 @@ class Task:
 
     @property
     def name(self) -> str:
-        """The judge with eps."""
-        return f"{self.judge}, eps {scientific(self.eps)}" if self.adafactor else self.judge
+        """The workload with eps."""
+        return f"{self.workload}, eps {scientific(self.eps)}" if self.adafactor else self.workload
 
 
 IMAGES = Task(committed.VISION, "Momentum", MOMENTUM)
@@ -95,7 +95,7 @@ def build(context: Context) -> Frames:
         "saved": pd.DataFrame(rows),
         "runs": tuned_losses.runs(context, STUDY),
         "sensitivity": tuned_losses.runs(context, SENSITIVITY),
-        "judges": committed.judges(context),
+        "judges": committed.by_task(context),
     }
 
 
@@ -157,12 +157,12 @@ def find(frames: Frames) -> Finding:
 def _rows(frames: Frames, task: Task) -> dict[str, Beside]:
     """The rows of a task beside 32 bits of its optimizer."""
     full_name, low_name = f"32-bit {task.optimizer}", f"8-bit {task.optimizer}"
-    if task.judge == STABLE and task.eps != OTHER_EPS:
+    if task.workload == STABLE and task.eps != OTHER_EPS:
         runs = _at_base(frames["sensitivity"], task.eps)
         group = f"{TEXT}, AdamW"
     else:
-        runs, group = frames["runs"], f"{task.judge}, {task.optimizer}"
-        if task.judge == TEXT:
+        runs, group = frames["runs"], f"{task.workload}, {task.optimizer}"
+        if task.workload == TEXT:
             group = f"{task.name}, {task.optimizer}"
     full = tuned_losses.by_seed(runs, group)
     losses = {full_name: full, low_name: tuned_losses.by_seed(runs, group, task.low)}
@@ -179,7 +179,7 @@ def _at_base(runs: pd.DataFrame, eps: float) -> pd.DataFrame:
 
 def _zero(frames: Frames) -> Difference:
     """The cause: eps relative to the model's gradients decides the cost of the map's zero."""
-    ends = {task.name: _rows(frames, task) for task in TASKS.values() if task.judge == STABLE}
+    ends = {task.name: _rows(frames, task) for task in TASKS.values() if task.workload == STABLE}
     lost = _rows(frames, TASKS["MT"])["8-bit Adam"].apart.mean
     said = ", ".join(
         f"{rows['8-bit Adam'].apart.mean:+.4f} with {name.rpartition(', ')[2]}"
@@ -234,7 +234,7 @@ def _behind(paper: pd.DataFrame) -> Difference:
 
 
 def _power(frames: Frames, paper: pd.DataFrame) -> str:
-    """Detectable difference of each judge, beside the distance of the paper's rows."""
+    """Detectable difference of each workload, beside the distance of the paper's rows."""
     said = []
     for name in ("GLUE", "ImageNet", "LM, GPT3-Medium"):
         task = TASKS[name]
@@ -262,6 +262,6 @@ EXHIBIT = Exhibit(
     build=build,
     find=find,
     command=f"{tuned_losses.command(STUDY)}`, of `{tuned_losses.command(SENSITIVITY)}` and of "
-    f"`{committed.JUDGES}",
+    f"`{committed.TASK_RUNS}",
     timed=", time: ",
 )

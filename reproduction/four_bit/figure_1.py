@@ -59,7 +59,7 @@ def _patterns(moments: dict[str, Tensor]) -> tuple[dict[str, pd.DataFrame], str]
 
 
 def _of(lines: pd.DataFrame, of_it: str) -> list[Claim]:
-    """Judge the patterns."""
+    """Test the patterns."""
     chance, rows, columns = LINES, lines["in_rows"].max(), lines["in_cols"].max()
     return [
         Claim(

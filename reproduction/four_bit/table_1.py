@@ -16,8 +16,8 @@ from reproduction.shares import decided
 from reproduction.tuned_losses import FULL, Beside
 
 STUDY, RATES = "four-bit-moments", "four-bit-rates"
-JUDGE = "docstring-lm"
-GROUPS = {"no": f"{JUDGE}, AdamW", "yes": f"{JUDGE}, stable embedding, AdamW"}
+TASK = "docstring-lm"
+GROUPS = {"no": f"{TASK}, AdamW", "yes": f"{TASK}, stable embedding, AdamW"}
 """Groups without the stable embedding, and with it."""
 SMALL = 16
 """So many times smaller than the best rate are the rates of a control, at least."""
@@ -76,7 +76,7 @@ def find(frames: Frames) -> Finding:
     return Finding(
         numbers=in_place(
             decided(paper, counts, RUNS),
-            [ProxyMetric("BLEU", f"validation loss behind 32 bits, {JUDGE}", losses)],
+            [ProxyMetric("BLEU", f"validation loss behind 32 bits, {TASK}", losses)],
             unstable,
         ),
         differences=[_zero(frames["ablation"], rates, counts), factored(frames["tuned"])],

@@ -16,8 +16,8 @@ from reproduction.proxy_metrics import ProxyMetric, in_place
 from reproduction.tuned_losses import FULL
 
 STUDY = "four-bit-moments"
-JUDGE = "docstring-lm"
-GROUP = f"{JUDGE}, AdamW"
+TASK = "docstring-lm"
+GROUP = f"{TASK}, AdamW"
 PAIR = "B128/DE@4s + rank1/linear@4u"
 ROWS = {
     "none": (FULL, "AdamW"),
@@ -44,10 +44,10 @@ SAID = (
 
 
 def build(context: Context) -> Frames:
-    """Runs with one moment quantized, or both, those of all judges, and those at tuned rates."""
+    """Runs with one moment quantized, or both, those of all tasks, and those at tuned rates."""
     return {
         "runs": tuned_losses.runs(context, STUDY),
-        "judges": committed.judges(context),
+        "judges": committed.by_task(context),
         "tuned": context.table("tuned.csv", committed.TUNED),
     }
 
@@ -65,17 +65,17 @@ def find(frames: Frames) -> Finding:
         ratio, low, high = ratio_interval(*pair)
         statements.append(
             Claim(
-                f"{text} ({JUDGE}, {len(losses[better])} seeds).",
+                f"{text} ({TASK}, {len(losses[better])} seeds).",
                 smaller(*pair),
                 f"{ratio:.4f} times the loss ({low:.4f} to {high:.4f}).",
             )
         )
     paper = published("4-bit-optimizers", EXHIBIT.name)
-    other_tasks = [judged(frames["judges"], judge) for judge in OTHERS]
-    numbers = in_place(paper, [tuned_losses.proxy("accuracy", JUDGE, rows), *other_tasks])
+    other_tasks = [accuracy_proxy(frames["judges"], workload) for workload in OTHERS]
+    numbers = in_place(paper, [tuned_losses.proxy("accuracy", TASK, rows), *other_tasks])
     trained = numbers["paper"].notna() & numbers["ours"].notna()
     return Finding(
-        numbers=numbers[trained | numbers["proxy"].str.endswith(JUDGE)].reset_index(drop=True),
+        numbers=numbers[trained | numbers["proxy"].str.endswith(TASK)].reset_index(drop=True),
         statements=[*statements, *tuned_factored(frames["tuned"])],
         differences=[factored(frames["tuned"])],
         why="The paper's are accuracies of Swin-T on ImageNet, which cannot be had here; in their "
@@ -89,14 +89,14 @@ def find(frames: Frames) -> Finding:
     )
 
 
-def judged(judges: pd.DataFrame, judge: str) -> ProxyMetric:
+def accuracy_proxy(differences: pd.DataFrame, workload: str) -> ProxyMetric:
     """Losses of another task in place of accuracy, for the rows with runs.
 
     Args:
-        judges: result of `committed.judges`.
-        judge: name of the task.
+        differences: result of `committed.by_task`.
+        workload: name of the workload.
     """
-    of = judges[judges["judge"] == judge].set_index("quantizer")
+    of = differences[differences["judge"] == workload].set_index("quantizer")
     base = float(of["base"][FULL])  # some quantizers have fewer seeds
     rows = {}
     for name, (quantizer, optimizer) in ROWS.items():
@@ -104,7 +104,7 @@ def judged(judges: pd.DataFrame, judge: str) -> ProxyMetric:
         if optimizer == "AdamW" and spec in of.index:
             apart = float(of["difference"][spec])
             rows[name] = (base + apart, float(of["high"][spec]) - apart)
-    return ProxyMetric("accuracy", f"validation loss, {judge}", rows)
+    return ProxyMetric("accuracy", f"validation loss, {workload}", rows)
 
 
 def tuned_factored(runs: pd.DataFrame) -> list[Claim]:
@@ -157,5 +157,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command=f"{tuned_losses.command(STUDY)}`, of `{committed.JUDGES}` and of `{committed.TUNED}",
+    command=f"{tuned_losses.command(STUDY)}`, of `{committed.TASK_RUNS}` and of `{committed.TUNED}",
 )

@@ -59,7 +59,7 @@ def ends(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the ends of the curves, and the steps where they part."""
+    """Compare the ends of the curves, and the steps where they part."""
     curves = frames["curves"]
     parts = {str(name): ends(rows) for name, rows in curves.groupby("workload", sort=False)}
     statements, differences = [], []

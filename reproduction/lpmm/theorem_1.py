@@ -31,7 +31,7 @@ def means(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the bound, and its change with N."""
+    """Test the bound, and its change with N."""
     table = means(frames["runs"])
     statements = []
     last: dict[str, float] = {}

@@ -33,7 +33,7 @@ def build(_: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the decoded numbers and their bit fields."""
+    """Compare the decoded numbers and their bit fields with the paper's."""
     bits = frames["bits"]
     becomes = bits.groupby(["value", "map"])["decoded"].first()
     ours = {

@@ -14,28 +14,28 @@ from qmaps.lab.workloads.stdlib_lm import StdlibLM, StdlibLMTiny
 from reproduction.workloads.docstring_lm import DocstringLM
 from reproduction.workloads.minilm import MiniLM
 
-JUDGES: dict[str, Workload] = {
+TASKS: dict[str, Workload] = {
     "digits": Digits(steps=400, lr=16e-3, warmup_steps=40),
     "lm-tiny": StdlibLMTiny(steps=300, lr=3e-3, warmup_steps=100),
     "stdlib-lm": StdlibLM(steps=250, lr=1e-3, warmup_steps=25),
     "docstring-lm": DocstringLM(steps=200, lr=3e-3, warmup_steps=20),
     "minilm": MiniLM(steps=200, lr=5e-5, warmup_steps=20, longest=20),
 }
-"""The judges by name; the last two begin from trained weights, the others from random ones.
+"""The workloads by name; the last two begin from trained weights, the others from random ones.
 
 Their rates are the best of a sweep (reports/judges.md). `docstring-lm` is the one whose differences
 are clear.
 """
 
 
-def judge(name: str) -> Workload:
+def task(name: str) -> Workload:
     """The workload of this name.
 
     Raises:
         BadValueError: the name is unknown.
     """
-    if name not in JUDGES:
+    if name not in TASKS:
         raise BadValueError(
-            f"judge={name!r} is unknown; allowed are {', '.join(JUDGES)}{nearest(name, JUDGES)}"
+            f"task={name!r} is unknown; allowed are {', '.join(TASKS)}{nearest(name, TASKS)}"
         )
-    return JUDGES[name]
+    return TASKS[name]

@@ -18,7 +18,7 @@ class Model:
 
 SEEN = ("docstring-lm", "lm-tiny", "stdlib-lm", "digits", "minilm")
 """Models used to choose the thresholds; only the presets were trained on them."""
-JUDGES = {name: Model(120) for name in ("microbiome", "pitch", "lora", "voice")} | {
+MODELS = {name: Model(120) for name in ("microbiome", "pitch", "lora", "voice")} | {
     name: Model(200 if name in ("docstring-lm", "minilm") else 2000) for name in SEEN
 }
 """Models by name."""
