@@ -3,7 +3,7 @@
 Each figure or table has a file, named by its number, in the package of its paper. The file has an
 `exhibit.Exhibit`: functions to make frames, to draw them, and to compare them with the paper.
 `run.run` makes all of them and writes a page for each paper and a summary. Published numbers are in
-``papers/<paper>/<exhibit>.csv``; all other numbers come from frames. New files are found
+``papers/<paper>/<name>.csv``; all other numbers come from frames. New files are found
 automatically.
 
 This package is next to `benchmarks` and is not installed: `qmaps` does not import it. It does not

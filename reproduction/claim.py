@@ -1,4 +1,4 @@
-"""Claims of papers: numbers in print (``papers/<paper>/<exhibit>.csv``), and verdicts."""
+"""Claims of papers: numbers in print (``papers/<paper>/<name>.csv``), and verdicts."""
 
 from __future__ import annotations
 

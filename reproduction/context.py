@@ -1,4 +1,4 @@
-"""The inputs of exhibits: captured states, training runs, tables of other commands."""
+"""The inputs of figures and tables: captured states, training runs, tables of other commands."""
 
 from __future__ import annotations
 

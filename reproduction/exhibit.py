@@ -1,4 +1,4 @@
-"""Exhibits: figures and tables of papers."""
+"""Figures and tables of papers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reproduction.differences import Difference
 
 
 class Needs(StrEnum):
-    """The inputs of an exhibit; if they change, it is made again."""
+    """The inputs of a figure or table; if they change, it is made again."""
 
     STATES = "captured states"
     TRAINING = "training runs"
@@ -47,7 +47,7 @@ ERRORS = Path(__file__).with_name("errors-in-papers.csv")
 
 @dataclass(frozen=True)
 class Finding:
-    """The comparison of an exhibit with the paper's.
+    """The comparison of a figure or table with the paper's.
 
     Attributes:
         numbers: claims about numbers, of `reproduction.verdict.beside`; None without printed
@@ -122,7 +122,7 @@ def explain(finding: Finding, timed: str = "") -> Finding:
     without a match are left out.
 
     Args:
-        finding: the finding of an exhibit.
+        finding: the finding of a figure or table.
         timed: `Exhibit.timed`; such statements, and numbers with a value of ours, are not
             comparable.
     """
@@ -223,12 +223,12 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper and its exhibits.
+    """A paper with its figures and tables.
 
     Attributes:
         name: name of its folder.
         title, source: title and source of the page.
-        exhibits: exhibits in the order of the page.
+        exhibits: figures and tables in the order of the page.
     """
 
     name: str
@@ -238,7 +238,7 @@ class Paper:
 
     @classmethod
     def of(cls, package: str, *, name: str, title: str, source: str) -> Paper:
-        """A paper with the exhibits of a package: figures, then tables, then the remaining ones.
+        """A paper from a package: its figures, then its tables, then anything else.
 
         Each file has an ``EXHIBIT``, except those with names that start with an underscore.
         """
@@ -280,7 +280,7 @@ class Paper:
 
 
 def _place(exhibit: Exhibit) -> tuple[int, int, int, str]:
-    """The sort key of the exhibits of a page."""
+    """The sort key of the figures and tables of a page."""
     label = exhibit.covers[0]
     kind, _, number = label.rpartition(" ")
     rank = KINDS.index(kind) if kind in KINDS else len(KINDS)

@@ -90,7 +90,7 @@ def further(result: Result) -> dict[str, pd.DataFrame]:
 
 
 def heading(result: Result) -> str:
-    """The paper's labels of an exhibit, and its title."""
+    """The paper's labels of a figure or table, and its title."""
     return f"{result.exhibit.label}: {result.exhibit.title}"
 
 
@@ -104,7 +104,7 @@ def provenance(info: dict[str, Any]) -> str:
 
 
 def source_of(result: Result) -> str:
-    """The inputs of an exhibit, in a sentence."""
+    """The inputs of a figure or table, in a sentence."""
     made = result.made
     if made.command:
         return f"Read from the table of `{made.command}`."

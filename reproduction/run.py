@@ -60,7 +60,7 @@ def run(
         out: folder of the pages.
         runs: folder of the frames and training runs for the pages.
         reports: folder of the tables of other commands.
-        states: captured states to show in place of ours. Exhibits of our training runs or tables
+        states: captured states to show in place of ours. Figures of our training runs or tables
             are then left out.
         quick: a small size, for tests.
         command: the command line in the pages.
@@ -105,7 +105,7 @@ def _paper(name: str) -> Paper:
 
 
 def _exhibits(paper: Paper, context: Context) -> list[Exhibit]:
-    """The exhibits possible with the context's inputs."""
+    """The figures and tables possible with the context's inputs."""
     if not context.user_states:
         return list(paper.exhibits)
     return [exhibit for exhibit in paper.exhibits if exhibit.needs in (Needs.STATES, Needs.NOTHING)]
@@ -130,7 +130,7 @@ def _about(context: Context, command: str) -> dict[str, Any]:
 
 
 def _make(paper: Paper, exhibit: Exhibit, context: Context, folder: Path) -> Result:
-    """Frames, pictures, tables and the comparison of one exhibit."""
+    """Frames, pictures, tables and the comparison of one figure or table."""
     try:
         frames, made = _frames(paper, exhibit, context)
     except NotYetError as missing:
@@ -187,7 +187,7 @@ def _kept(folder: Path, marker: Path, identity: str) -> Frames | None:
 
 
 def _source(exhibit: Exhibit, context: Context) -> str:
-    """The inputs of an exhibit, with seeds if it has any."""
+    """The inputs of a figure or table, with seeds if it has any."""
     text = exhibit.source or exhibit.needs.value
     if exhibit.needs in (Needs.NOTHING, Needs.REPORTS):
         return text

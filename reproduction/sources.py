@@ -35,7 +35,7 @@ def digest(build: Callable[..., Any]) -> str:
     """Hash of all Python sources with a possible effect on the frames of `build`.
 
     These are its own module and all of qmaps, except packages for showing frames and the modules of
-    other exhibits. Compiled engines are left out, as they give the reference's bits.
+    other figures and tables. Compiled engines are left out, as they give the reference's bits.
     """
     source = Path(inspect.getfile(build)).read_bytes()
     return hashlib.sha256(source + shared().encode()).hexdigest()
@@ -43,7 +43,7 @@ def digest(build: Callable[..., Any]) -> str:
 
 @functools.cache
 def shared() -> str:
-    """Hash of the sources common to all exhibits, read once in a process."""
+    """Hash of the sources common to all figures and tables, read once in a process."""
     digest_of_all = hashlib.sha256()
     for path in files():
         content = path.read_bytes()
@@ -54,7 +54,7 @@ def shared() -> str:
 
 
 def files() -> Iterator[Path]:
-    """The sources common to all exhibits, sorted by name."""
+    """The sources common to all figures and tables, sorted by name."""
     showing = [ROOT / "qmaps" / name for name in SHOWING]
     for path in sorted((ROOT / "qmaps").rglob("*.py")):
         if not any(map(path.is_relative_to, showing)):
@@ -66,7 +66,7 @@ def files() -> Iterator[Path]:
 
 
 def _lays_out(first: str, *tail: str) -> bool:
-    """True for modules of pages, of figures, and of exhibits; their names have no underscore."""
+    """True for modules that draw pages, figures or tables; their names have no underscore."""
     if not tail:
         return first.removesuffix(".py") in PAGES
     return first not in COMPUTING and not tail[-1].startswith("_")

@@ -88,7 +88,7 @@ def write(papers: Found, info: dict[str, Any], out: Path) -> Path:
 
 
 def _cells(row: dict[str, str]) -> list[Cell]:
-    """An exhibit as a row of the table of all."""
+    """A figure or table as a row of the table of all."""
     link = f"{row['folder']}/index.html#{row['name']}"
     return [
         cell(row["paper"]),
@@ -99,7 +99,7 @@ def _cells(row: dict[str, str]) -> list[Cell]:
 
 
 def exhibits(papers: Found) -> list[dict[str, str]]:
-    """A row per exhibit: paper, folder, label, title, verdict, tally."""
+    """A row per figure or table: paper, folder, label, title, verdict, tally."""
     return [
         {
             "paper": paper.title,
@@ -116,7 +116,7 @@ def exhibits(papers: Found) -> list[dict[str, str]]:
 
 
 def covered(papers: Found) -> list[dict[str, Any]]:
-    """For each paper: exhibits made, of these compared, waiting for a table, and left out."""
+    """Counts for each paper: figures and tables made, compared, waiting, and left out."""
     nothing = (Verdict.NOT_COMPARED, Verdict.NOT_COMPARABLE, Verdict.NOT_MADE)
     rows = []
     for paper, results in papers:

@@ -14,7 +14,7 @@ from reproduction.context import BASE, Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
 
-CONTENDERS = {
+METHODS = {
     name: Contender(f"AdamW, second moment {spec}", {"exp_avg": None, "exp_avg_sq": spec})
     for name, spec in (("log", LOG), ("dynamic", DYNAMIC), ("linear", LINEAR))
 }
@@ -27,7 +27,7 @@ UNSTABLE = "log-space-quantization-unstable"
 def build(context: Context) -> Frames:
     """Losses of AdamW with one second moment or another, and of Adafactor in 32 and 8 bits."""
     name = context.size.grid
-    runs = context.trained(name, [BASE, *CONTENDERS.values()], range(context.size.seeds))
+    runs = context.trained(name, [BASE, *METHODS.values()], range(context.size.seeds))
     parity = tuned_losses.runs(context, STUDY)
     return {
         "curves": loss_frame(runs).assign(unit=workloads.get(name).unit),
@@ -41,8 +41,8 @@ def find(frames: Frames) -> Finding:
     losses = frames["losses"].set_index("run")
     means = losses["mean"]
     base = float(means[BASE.label])
-    loss = {name: float(means[run.label]) for name, run in CONTENDERS.items()}
-    low, high = committed.from_summary(losses.to_dict("index")[CONTENDERS["log"].label])
+    loss = {name: float(means[run.label]) for name, run in METHODS.items()}
+    low, high = committed.from_summary(losses.to_dict("index")[METHODS["log"].label])
     margin = committed.margin(base)
     statements = [
         Claim(
@@ -79,13 +79,13 @@ def find(frames: Frames) -> Finding:
 
 def shown(curves: pd.DataFrame) -> pd.DataFrame:
     """All but linear quantization; its large losses would hide the other curves."""
-    return named(curves[curves["run"] != CONTENDERS["linear"].label])
+    return named(curves[curves["run"] != METHODS["linear"].label])
 
 
 def named(curves: pd.DataFrame) -> pd.DataFrame:
     """Runs by the format of their second moment."""
     specs = (LOG, DYNAMIC, LINEAR)
-    labels = (run.label for run in CONTENDERS.values())
+    labels = (run.label for run in METHODS.values())
     return curves.replace(
         {"run": {label: NAMES[spec] for label, spec in zip(labels, specs, strict=True)}}
     )

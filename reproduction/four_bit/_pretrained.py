@@ -1,4 +1,4 @@
-"""Sentences of exhibits on the states of pretrained weights."""
+"""Sentences of figures on the states of pretrained weights."""
 
 from __future__ import annotations
 

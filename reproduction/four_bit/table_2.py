@@ -77,8 +77,8 @@ def find(frames: Frames) -> Finding:
         f"row at its own best rate (`{committed.TUNED}`), ± the standard error over seeds. For "
         "NLU, QA and NLG, which fine-tune: a pretrained encoder, and a small model that goes on "
         f"from trained weights (`{committed.TASK_RUNS}`), at the rate that is best for 32 bits, ± "
-        "the standard error of the difference to 32 bits, seed by seed; other optimizers were not run "
-        "there. Adafactor was run here without a first moment only.",
+        "the standard error of the difference to 32 bits, seed by seed; other optimizers were not "
+        "run there. Adafactor was run here without a first moment only.",
         tables={"tuned": tuned, "judges": by_task},
     )
 
