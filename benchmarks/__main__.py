@@ -5,7 +5,7 @@ name. Without a name, cpu.{json,md,png} are written.
 
 They go to a folder of the processor's, reports/bench/amd-epyc for example.
 
-Contenders of a case run in one process, in turns; ratios are of medians. Absolute numbers belong
+Methods of a case run in one process, in turns; ratios are of medians. Absolute numbers belong
 to this machine and moment. A run of some cases, or of smaller ones, goes to runs/bench.
 """
 
@@ -45,9 +45,9 @@ def study(name: str, *options: str) -> int:
     files = [path for path in Path(__file__).parent.glob("[a-z]*.py") if takes in path.read_text()]
     modules = {f.stem.replace("_", "-"): f.stem for f in files} | {"gpu": "gpu.__main__"}
     if name not in modules:
-        known = sorted([*STUDIES, *modules])
+        allowed = sorted([*STUDIES, *modules])
         raise BadValueError(
-            f"study={name!r} is unknown; allowed are {', '.join(known)}{nearest(name, known)}"
+            f"study={name!r} is unknown; allowed are {', '.join(allowed)}{nearest(name, allowed)}"
         )
     main_of: Callable[[Sequence[str]], int]
     main_of = importlib.import_module(f"benchmarks.{modules[name]}").main
@@ -65,20 +65,20 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def measure(cases: Sequence[Measured], options: Options) -> dict[str, Any]:
-    """Bandwidth and all rows; a case that fails is a row that says so."""
+    """Measure bandwidth and all cases; a case with an error becomes a row with its reason."""
     before = bandwidth(options.rounds, options.scale), arithmetic(options.rounds)
     rows: list[dict[str, Any]] = []
     for number, case in enumerate(cases, 1):
         start = time.perf_counter()
         try:
-            found = case.measure(options)
+            records = case.measure(options)
         except Exception as error:
             traceback.print_exc()
-            found = [failure(case, error)]
-        rows += found
+            records = [failure(case, error)]
+        rows += records
         gc.collect()  # optimizers are cycles, and their states the largest part of the memory
         took = time.perf_counter() - start
-        print(f"{number}/{len(cases)} {_brief(found[0])} ({took:.1f} s)", flush=True)
+        print(f"{number}/{len(cases)} {_brief(records[0])} ({took:.1f} s)", flush=True)
     # Once more: other programs may have been at work at the beginning.
     after = bandwidth(options.rounds, options.scale), arithmetic(options.rounds)
     kernels, per_second = (
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        0, or 1 if a case of ours failed. A floor that is missed is a result, not a failure.
+        0, or 1 if a case of ours failed. A missed floor is a result, not a failure.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     if argv and not argv[0].startswith("-"):

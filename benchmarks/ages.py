@@ -1,7 +1,7 @@
-"""The table of reports/README.md that says which reports are older than the code they measure.
+"""Ages of reports: the table of reports/README.md with later commits to the measured code.
 
-``python -m benchmarks.ages`` reads git's history, writes the table, and adds the line on version
-and commit to reports that lack it. Run it where the whole history is there, not in a shallow clone.
+``python -m benchmarks.ages`` reads git's history, writes the table, and adds the missing lines on
+version and commit to reports. It needs the full history; a shallow clone is not enough.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ MEASURED = {
     "scale": ("qmaps/sweep", "qmaps/engines"),
     "speedup/": ("reproduction/speedup", "qmaps/distributed"),
 }
-"""Code that reports measure, by the beginning of their names; the longest one counts."""
+"""Folders of the measured code, by the first words of a report's name; the longest match counts."""
 
 
 def reports() -> list[str]:
-    """Return the names of all reports that are not closed, relative to their folder."""
+    """Return the names of all open reports, relative to their folder."""
     paths = [path for path in sorted(REPORTS.rglob("*.md")) if path != INDEX]
     open_ = [path for path in paths if "\nClosed: " not in path.read_text(encoding="utf-8")]
     return [path.relative_to(REPORTS).as_posix() for path in open_]
 
 
 def measured(report: str) -> tuple[str, ...]:
-    """Return the folders of the code that a report measures."""
+    """Return the folders of the code measured by a report."""
     return MEASURED[max((name for name in MEASURED if report.startswith(name)), key=len)]
 
 
@@ -61,7 +61,7 @@ def listed(paths: Sequence[str]) -> str:
 
 
 def origin(path: Path) -> MadeAt:
-    """Return the commit that last changed a report, or the data it was made from."""
+    """Return the last commit to change a report or its data."""
     data = [path.with_suffix(suffix) for suffix in (".csv", ".json")]
     files = [file for file in data if file.exists()] or [path]
     commit = git("log", "-1", "--format=%h", "--abbrev=7", "--", *map(str, files))
@@ -73,7 +73,7 @@ def origin(path: Path) -> MadeAt:
 
 
 def table() -> list[str]:
-    """Rows of reports: version, commit, date, and later commits to the code that they measure."""
+    """Rows of reports: version, commit, date, and later commits to the measured code."""
     rows = []
     for name in reports():
         made = read((REPORTS / name).read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ FULL = 1 << 26
 """Elements of each array at full size, 256 MiB: far more than caches hold."""
 
 MOVED = {"copy": (4, 4), "triad": (8, 4), "update": (8, 4), "read": (4, 0), "write": (0, 4)}
-"""Bytes per element that each kernel reads and writes."""
+"""Bytes read and written per element, by kernel."""
 
 
 def bandwidth(
@@ -22,16 +22,16 @@ def bandwidth(
     device: torch.device | str = "cpu",
     clock: Clock = stopwatch,
 ) -> dict[str, float]:
-    """Bytes per second, by kernel; the best round of each, as STREAM counts.
+    """Bytes per second by kernel, from its fastest round, counted as in STREAM.
 
-    A byte counts each time the kernel reads or writes it (`MOVED`). What a processor reads besides,
-    before it writes to memory that it has not read, does not count; ``update`` has none of it.
+    Each read and each write of a byte by the kernel counts (`MOVED`). Extra reads by the processor,
+    before it writes to memory outside its caches, do not count; ``update`` has none.
 
     Args:
         rounds: at least 1.
         scale: size of the arrays; 1 is `FULL`.
-        device: whose memory.
-        clock: times one turn.
+        device: device of the arrays.
+        clock: times one call.
     """
     elements = max(1 << 20, int(FULL * scale))
     a, b, c = (torch.full((elements,), value, device=device) for value in (1.0, 2.0, 3.0))
@@ -50,10 +50,10 @@ def bandwidth(
 
 
 def one_way(kernels: Mapping[str, float]) -> tuple[float, float]:
-    """Bytes per second read, and written, by the kernel that is fastest at it.
+    """Bytes per second read and bytes per second written, each by its fastest kernel.
 
     Args:
-        kernels: what `bandwidth` returns.
+        kernels: result of `bandwidth`.
     """
     reading, writing = (
         max(rate * MOVED[name][way] / sum(MOVED[name]) for name, rate in kernels.items())

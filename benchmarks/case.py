@@ -1,4 +1,4 @@
-"""Cases: contenders that do the same work, and their floors."""
+"""Cases: methods for the same work, and the floors of their ratios."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OURS = "qmaps"
 
 
 class UnavailableError(Exception):
-    """A contender cannot run here; the message says why."""
+    """A method cannot run here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Options:
     Attributes:
         scale: size of the work; 1 is full.
         rounds: counted rounds.
-        budget: seconds that one contender of a case may take before it stops early.
+        budget: seconds for each method of a case; a slower one stops early.
     """
 
     scale: float = 1.0
@@ -38,15 +38,15 @@ class Setup:
     """The work of a case at one size.
 
     Attributes:
-        contenders: by name, what prepares its work. One that raises is reported as skipped.
-        elements: times are given per element.
-        nbytes: by contender, bytes per element that must cross the memory bus.
-        needs: by contender, what else it needs.
-        refresh: given the round's number, changes the inputs; not timed.
-        check: measures whether the answers are right, after the timing.
+        methods: functions that prepare the work, by name. If one raises, its method is skipped.
+        elements: number of elements; times are per element.
+        nbytes: bytes per element over the memory bus, by method.
+        needs: other needs, by method.
+        refresh: changes the inputs before a round, given its number; not timed.
+        check: measures errors of the answers, after the timing.
     """
 
-    contenders: Mapping[str, Callable[[], Work]]
+    methods: Mapping[str, Callable[[], Work]]
     elements: int
     nbytes: Mapping[str, float] = field(default_factory=dict)
     needs: Mapping[str, Needs] = field(default_factory=dict)
@@ -69,14 +69,14 @@ class Measured(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    """Contenders timed in turns.
+    """Methods timed in turns.
 
     Attributes:
-        name: what is done.
-        make: given the scale, the work.
-        floors: by peer, the least ratio of its time to ours that is asked for.
-        note: what a reader of the table has to know.
-        goal: the least share of what bounds it (`benchmarks.limits`) that is asked for.
+        name: name of the work.
+        make: returns the work, given the scale.
+        floors: smallest accepted ratio of a peer's time to ours, by peer.
+        note: note for readers of the table.
+        goal: smallest accepted share of the bound of `benchmarks.limits`.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Case:
     def measure(self, options: Options) -> list[dict[str, Any]]:
         """One row."""
         setup = self.make(options.scale)
-        works, skipped = prepared(setup.contenders)
+        works, skipped = prepared(setup.methods)
         with Neighbours() as neighbours:
             seconds, failed = interleaved(
                 works, options.rounds, refresh=setup.refresh, budget=options.budget
@@ -130,13 +130,13 @@ def row(
     """A row of the results, less is better; ratios are of a peer to qmaps.
 
     Args:
-        name: what is done.
-        unit: of the values.
-        values: by contender, one for each round.
-        floors: by peer, the least ratio that is asked for.
-        skipped: by contender, why it has no values.
-        note: what a reader has to know.
-        limit: the most that is asked of our own value.
+        name: name of the work.
+        unit: unit of the values.
+        values: one value for each round, by method.
+        floors: smallest accepted ratio, by peer.
+        skipped: reasons for missing values, by method.
+        note: note for readers.
+        limit: largest accepted value of ours.
     """
     ours = values.get(OURS)
     peers = [peer for peer in values if peer != OURS]
@@ -146,7 +146,7 @@ def row(
     return limits | {
         "name": name,
         "unit": unit,
-        "values": {contender: quartiles(samples) for contender, samples in values.items()},
+        "values": {method: quartiles(samples) for method, samples in values.items()},
         "samples": dict(values),
         "ratios": ratios,
         "floors": dict(floors),
@@ -161,7 +161,7 @@ def row(
 
 
 def failure(case: Measured, error: Exception) -> dict[str, Any]:
-    """The row of a case that could not be measured at all."""
+    """The row of a failed case."""
     floors = getattr(case, "floors", {})
     return row(case.name, "", {}, floors, {OURS: reason(error)}) | {"failed": True}
 
@@ -175,12 +175,12 @@ def reason(error: BaseException) -> str:
 
 
 def prepared(
-    contenders: Mapping[str, Callable[[], Work]],
+    methods: Mapping[str, Callable[[], Work]],
 ) -> tuple[dict[str, Work], dict[str, str]]:
-    """The works that can be done here, and why the others cannot."""
+    """The prepared works, and the reasons for skipping the remaining ones."""
     skipped: dict[str, str] = {}
     works: dict[str, Work] = {}
-    for name, prepare in contenders.items():
+    for name, prepare in methods.items():
         try:
             works[name] = prepare()
         except Exception as error:
@@ -189,13 +189,13 @@ def prepared(
 
 
 def forms(works: Mapping[str, Work], names: Iterable[str]) -> dict[str, str]:
-    """Forms of the works that name one."""
+    """Forms of the works, for those with a `form`."""
     names_of_forms = {name: str(getattr(works[name], "form", "")) for name in names}
     return {name: form for name, form in names_of_forms.items() if form}
 
 
 def skip(skipped: dict[str, str], name: str, error: Exception) -> None:
-    """Note why a contender did not run; an error of our own is no reason to skip it."""
+    """Note why a method did not run; an error of our own is no reason to skip it."""
     if name == OURS and not isinstance(error, UnavailableError):
         raise error
     skipped[name] = reason(error)

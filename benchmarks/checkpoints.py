@@ -80,12 +80,12 @@ def measure(width: int, rounds: int, folder: Path) -> dict[str, dict[str, float]
 
 
 def page(measured: dict[str, dict[str, float]], width: int, rounds: int) -> str:
-    whole = measured[TORCH]["bytes"]
+    full_bytes = measured[TORCH]["bytes"]
     rows = [
         (
             name,
             f"{values['bytes']:.2f}",
-            f"{values['bytes'] / whole:.2f}",
+            f"{values['bytes'] / full_bytes:.2f}",
             f"{values['saving']:.2f}",
             f"{values['loading']:.2f}",
         )

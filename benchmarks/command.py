@@ -20,10 +20,10 @@ from reproduction.report_file import write_report
 
 
 def command_line(module: str, argv: Sequence[str] | None) -> str:
-    """The command that runs `module`, for what it writes.
+    """Command line of `module`, for reports.
 
     Args:
-        module: the one that is run.
+        module: name of the module.
         argv: its arguments; None for those of this process.
     """
     return shlex.join(["python", "-m", module, *(sys.argv[1:] if argv is None else argv)])
@@ -44,19 +44,19 @@ def one_line_errors(main: Callable[P, int]) -> Callable[P, int]:
 
 
 def among(
-    parser: argparse.ArgumentParser, what: str, names: Sequence[str], known: Sequence[str]
+    parser: argparse.ArgumentParser, what: str, names: Sequence[str], allowed: Sequence[str]
 ) -> None:
-    """Leave with a message if one of the names that were given is unknown.
+    """Exit with a message if a name is unknown.
 
     Args:
-        parser: the command's.
-        what: what is named, for the message.
-        names: the names.
-        known: all that there are.
+        parser: parser of the command.
+        what: kind of the names, for the message.
+        names: given names.
+        allowed: allowed names.
     """
     for name in names:
-        if name not in known:
-            parser.error(f"unknown {what} {name!r}; allowed are {', '.join(known)}")
+        if name not in allowed:
+            parser.error(f"unknown {what} {name!r}; allowed are {', '.join(allowed)}")
 
 
 class Named(Protocol):
@@ -75,14 +75,14 @@ N = TypeVar("N", bound=Named)
 def shared_options(program: str, doc: str | None, *, rounds: int, budget: float, out: str) -> (
     argparse.ArgumentParser
 ):  # fmt: skip
-    """The options that every command has.
+    """Options common to all commands.
 
     Args:
-        program: how it is called.
-        doc: what it does.
-        rounds: the default of ``--rounds``.
-        budget: that of ``--budget``.
-        out: the name of the folders of results.
+        program: command line of the program.
+        doc: description of the program.
+        rounds: default of ``--rounds``.
+        budget: default of ``--budget``.
+        out: folder of the results, below ``reports`` or ``runs``.
     """
     parser = argparse.ArgumentParser(prog=program, description=doc)
     parser.add_argument(
@@ -103,7 +103,7 @@ def shared_options(program: str, doc: str | None, *, rounds: int, budget: float,
         type=positive,
         default=budget,
         metavar="SECONDS",
-        help=f"a slower contender of a case takes fewer rounds, at least two (default {budget:g})",
+        help=f"a slower method of a case takes fewer rounds, at least two (default {budget:g})",
     )
     parser.add_argument(
         "--out",
@@ -145,12 +145,12 @@ def written(out: Path, name: str, page: str, results: Any = None) -> int:
 def selected(
     parser: argparse.ArgumentParser, patterns: Sequence[str], cases: Sequence[N]
 ) -> list[N]:
-    """The cases that any of the patterns fits, or all; leaves with a message if there are none."""
+    """The cases whose names match a pattern, or all; exits with a message if there are none."""
     wanted = [f"*{pattern.lower()}*" for pattern in patterns] or ["*"]
     matching = [
         case
         for case in cases
-        if any(fnmatch.fnmatchcase(case.name.lower(), each) for each in wanted)
+        if any(fnmatch.fnmatchcase(case.name.lower(), pattern) for pattern in wanted)
     ]
     if not matching:
         closest = nearest(patterns[0], [case.name for case in cases])
@@ -162,8 +162,8 @@ def folder(options: argparse.Namespace, out: str) -> Path:
     """Folder of the results: a run of some cases, or of smaller ones, is no report."""
     if options.out is not None:
         return Path(options.out)
-    whole = not options.case and options.scale == 1.0
-    return Path("reports" if whole else "runs") / out
+    complete = not options.case and options.scale == 1.0
+    return Path("reports" if complete else "runs") / out
 
 
 def positive(text: str) -> float:

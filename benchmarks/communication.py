@@ -1,9 +1,9 @@
 """Time of a training step with narrow messages, beside plain DistributedDataParallel.
 
-``python -m benchmarks.communication`` starts two ranks over gloo on this machine, gives every
-contender its turn in each round, and writes reports/communication.{json,md}. Ratios count, not
-times: two ranks on one machine share its processors, and its loopback is no network. With
-``--link 1gbit`` they have a network of that rate, and the files are communication-1gbit.{json,md}.
+``python -m benchmarks.communication`` starts two ranks over gloo on this machine, runs every method
+once in each round, and writes reports/communication.{json,md}. Compare ratios, not times: two ranks
+on one machine share its processors, and its loopback is no network. With ``--link 1gbit`` the ranks
+have a network of this rate, and the files are communication-1gbit.{json,md}.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from reproduction.parallelism_2015._one_bit import one_bit_hook
 
 PLAIN, HALF = "plain DDP", "DDP's float16 hook"
 BITS = {PLAIN: 32, HALF: 16}
-CONTENDERS: dict[str, Callable[[], comm.QuantizedHook]] = {
+METHODS: dict[str, Callable[[], comm.QuantizedHook]] = {
     "B2048/tree@8s": lambda: comm.quantized_hook("B2048/tree@8s"),
     "B2048/DE@4s": lambda: comm.quantized_hook("B2048/DE@4s"),
     "B2048/DE@4s, error feedback": lambda: comm.quantized_hook("B2048/DE@4s", error_feedback=True),
@@ -58,17 +58,17 @@ def model(width: int, layers: int) -> nn.Module:
 
 
 def measure(rank: int, world: int, rounds: int, width: int, layers: int) -> dict[str, Any]:
-    """Seconds of each contender's steps and bytes, on one rank."""
+    """Seconds of each method's steps and bytes, on one rank."""
     torch.manual_seed(0)
     x, y = torch.randn(128, 64), torch.randint(10, (128,))
     works: dict[str, Callable[[], object]] = {}
     hooks: dict[str, comm.QuantizedHook] = {}
-    for name in (*BITS, *CONTENDERS):
+    for name in (*BITS, *METHODS):
         net = DistributedDataParallel(model(width, layers))
         if name == HALF:
             net.register_comm_hook(None, fp16_compress_hook)
-        elif name in CONTENDERS:
-            hooks[name] = CONTENDERS[name]()
+        elif name in METHODS:
+            hooks[name] = METHODS[name]()
             net.register_comm_hook(None, hooks[name])
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 
@@ -93,7 +93,7 @@ def measure(rank: int, world: int, rounds: int, width: int, layers: int) -> dict
 
 
 def worker(options: argparse.Namespace) -> None:
-    """One rank; the first one writes what it measured."""
+    """One rank; rank 0 writes its measurements."""
     rank, world, folder = options.rank, options.world, options.worker
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -111,7 +111,7 @@ def worker(options: argparse.Namespace) -> None:
 
 
 def launch(options: argparse.Namespace) -> dict[str, Any]:
-    """Start the ranks, and read what the first one measured."""
+    """Start the ranks, and read the measurements of rank 0."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         hosts: list[tuple[list[str], dict[str, str]]] = [([], dict(os.environ))] * options.world
         if options.link:
@@ -121,12 +121,12 @@ def launch(options: argparse.Namespace) -> dict[str, Any]:
             command += [f"--{name}", str(getattr(options, name))]
         started = [
             subprocess.Popen(
-                [*there, *command, "--rank", str(rank)],
+                [*prefix, *command, "--rank", str(rank)],
                 env=environment | {"OMP_NUM_THREADS": "1"},
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            for rank, (there, environment) in enumerate(hosts)
+            for rank, (prefix, environment) in enumerate(hosts)
         ]
         try:
             said = [process.communicate()[1] for process in started]
@@ -145,7 +145,7 @@ def markdown(result: dict[str, Any]) -> str:
     """The result as a page."""
     seconds, traffic = result["seconds"], result["traffic"]
     cells = []
-    for name in (*BITS, *CONTENDERS):
+    for name in (*BITS, *METHODS):
         times = seconds[name]
         slower = ratio(times, seconds[PLAIN])
         cells.append(
@@ -157,7 +157,7 @@ def markdown(result: dict[str, Any]) -> str:
                 f"{traffic[name]['ratio']:.2f}",
             ]
         )
-    about = result["about"]
+    info = result["about"]
     network = (
         f"The ranks are in network namespaces of their own, joined by a link of {result['link']} "
         "in each direction."
@@ -170,9 +170,9 @@ def markdown(result: dict[str, Any]) -> str:
     lines = [
         "# A training step with narrow messages",
         "",
-        f"`{about['command']}`",
+        f"`{info['command']}`",
         "",
-        f"{about['machine']['processor']}, torch {about['versions']['torch']}; "
+        f"{info['machine']['processor']}, torch {info['versions']['torch']}; "
         f"{result['world']} ranks of one thread over gloo, a net of {result['parameters']:,} "
         f"parameters. Medians with quartiles, turns taken in each round. {network} At the start "
         f"{result['load']:.1f} processes wanted {result['cores']} cores; the more there are, the "

@@ -1,10 +1,10 @@
-"""Scaling of an optimizer step with cores: measured here, and modelled for more of them.
+"""Scaling of an optimizer step with cores: measured here, and modelled for larger processors.
 
 ``python -m benchmarks.cores`` measures, for AdamW, SGD with momentum, LAMB and LARS, the arithmetic
-of one core with everything in its cache, and steps on large matrices with 1, 2, 4, ... threads;
-and the memory bandwidth of as many threads. The model takes the longer of two times: arithmetic
-divided by the cores, and bytes at the processor's bandwidth. It is compared with what was measured,
-and is written for larger processors to reports/bench/cores.{csv,md}.
+of one core with everything in its cache, and steps on large matrices with 1, 2, 4, ... threads; and
+the memory bandwidth of as many threads. The model takes the longer of two times: arithmetic divided
+by the cores, and bytes divided by the processor's bandwidth. reports/bench/cores.{csv,md} compares
+it with the measurements and has its results for larger processors.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Bytes = Callable[[Sequence[str | None]], float]
 
 @dataclass(frozen=True)
 class Step:
-    """A step that is measured.
+    """A measured step.
 
     Attributes:
-        make: given the parameters, the optimizer.
-        nbytes: that it moves to and from memory for each parameter.
+        make: returns the optimizer, given the parameters.
+        nbytes: bytes to and from memory for each parameter.
     """
 
     make: Make
@@ -61,11 +61,11 @@ def widths(
 
     Args:
         base: name of the step in 32 bits.
-        wide: what makes the optimizer with states in 32 bits.
+        wide: makes the optimizer with states in 32 bits.
         narrow: its classes in 8 and 4 bits.
-        options: of these classes.
+        options: options of these classes.
         states: number of its states, at most the two of AdamW.
-        nbytes: given the quantizers of the states, bytes of a step for each parameter.
+        nbytes: returns the bytes of a step for each parameter, given the quantizers of the states.
     """
     eight, four = (partial(kind, **options) for kind in narrow)
     return {
@@ -110,18 +110,18 @@ STEPS: dict[str, dict[str, Step]] = {
         traffic_with_norms,
     ),
 }
-"""Steps that take turns, by optimizer; the others are compared to the first, in 32 bits."""
+"""Steps timed in turns, by optimizer; the others are compared to the first, in 32 bits."""
 SMALL = 1 << 17, 3 << 17
-"""Sizes whose difference in time is arithmetic alone: what a step costs besides is the same."""
+"""Two sizes with equal overheads; the difference of their times is arithmetic alone."""
 
 
 @dataclass(frozen=True)
 class Processor:
-    """One that is not at hand.
+    """A processor of the model.
 
     Attributes:
-        name: for the table.
-        cores: of one socket.
+        name: name in the table.
+        cores: cores of one socket.
         gb_per_s: its peak memory bandwidth, channels times transfers times 8 bytes.
     """
 
@@ -137,17 +137,17 @@ PROCESSORS = (
     Processor("server, 12 channels of DDR5-6400", 128, 614.4),
 )
 REACHED = 0.8
-"""The share of a peak bandwidth that programs reach, about."""
+"""Share of a peak bandwidth reached by programs, about."""
 
 
 def nanoseconds(arithmetic: float, nbytes: float, cores: int, bytes_per_second: float) -> float:
     """Time of a step per parameter by the model.
 
     Args:
-        arithmetic: nanoseconds per parameter on one core with all in its cache.
+        arithmetic: nanoseconds per parameter on one core with everything in its cache.
         nbytes: bytes per parameter to and from memory.
-        cores: that work.
-        bytes_per_second: memory bandwidth of them together.
+        cores: number of working cores.
+        bytes_per_second: their joint memory bandwidth.
     """
     return max(arithmetic / cores, 1e9 * nbytes / bytes_per_second)
 
@@ -163,10 +163,10 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def thread_counts(most: int) -> list[int]:
+def thread_counts(maximum: int) -> list[int]:
     """1, 2, 4, ... and the most."""
-    counts = [1 << n for n in range(most.bit_length()) if 1 << n <= most]
-    return counts if counts[-1] == most else [*counts, most]
+    counts = [1 << n for n in range(maximum.bit_length()) if 1 << n <= maximum]
+    return counts if counts[-1] == maximum else [*counts, maximum]
 
 
 def in_cache(steps: Mapping[str, Step], rounds: int) -> dict[str, float]:
@@ -175,8 +175,8 @@ def in_cache(steps: Mapping[str, Step], rounds: int) -> dict[str, float]:
     refreshes = [new_gradients(params) for params in sets.values()]
 
     def refresh(number: int) -> None:
-        for each in refreshes:
-            each(number)
+        for renew in refreshes:
+            renew(number)
 
     # Many steps a turn: one takes less than a thousandth of a second.
     def repeated(step: Work) -> Work:
@@ -214,16 +214,16 @@ def from_memory(
     return {name: 1e9 * min(times) / elements for name, times in seconds.items()}
 
 
-def rates(rounds: int, scale: float, most: int) -> dict[int, float]:
+def rates(rounds: int, scale: float, max_threads: int) -> dict[int, float]:
     """Bytes per second to and from memory, by the number of threads."""
     bandwidths = {}
-    for number in thread_counts(most):
+    for number in thread_counts(max_threads):
         with threads(number):
             bandwidths[number] = max(bandwidth(rounds, scale).values())
     return bandwidths
 
 
-def measured(rounds: int, scale: float, most: int) -> pd.DataFrame:
+def measured(rounds: int, scale: float, max_threads: int) -> pd.DataFrame:
     """One row per optimizer, number of threads and step.
 
     Returns:
@@ -232,7 +232,7 @@ def measured(rounds: int, scale: float, most: int) -> pd.DataFrame:
         parameter).
     """
     records = []
-    bytes_per_second = rates(rounds, scale, most)
+    bytes_per_second = rates(rounds, scale, max_threads)
     for optimizer, steps in STEPS.items():
         arithmetic = in_cache(steps, rounds)
         for number, rate in bytes_per_second.items():
@@ -254,7 +254,7 @@ def measured(rounds: int, scale: float, most: int) -> pd.DataFrame:
 
 
 def enough(arithmetic: float, nbytes: float, bytes_per_second: float) -> int:
-    """The least number of cores with which memory takes at least as long as arithmetic.
+    """Smallest number of cores to make a step memory-bound.
 
     Args:
         arithmetic: nanoseconds per parameter on one core.
@@ -266,26 +266,26 @@ def enough(arithmetic: float, nbytes: float, bytes_per_second: float) -> int:
 
 
 def modelled(frame: pd.DataFrame, processor: Processor) -> list[str]:
-    """A row of a table of other processors: by step, where memory binds, and the ratio.
+    """A row of the table of modelled processors: memory-bound core counts by step, and the ratio.
 
     Args:
         frame: rows of `measured` of one optimizer.
-        processor: what is modelled.
+        processor: modelled processor.
     """
     rate = processor.gb_per_s * 1e9 * REACHED
-    one = frame[frame["threads"] == 1]
-    base = one.iloc[0]
+    single = frame[frame["threads"] == 1]
+    base = single.iloc[0]
     cells = [processor.name, str(processor.cores), f"{processor.gb_per_s:g}"]
-    whole = nanoseconds(base["arithmetic"], base["bytes"], processor.cores, rate)
-    for _, row in one.iterrows():
+    base_ns = nanoseconds(base["arithmetic"], base["bytes"], processor.cores, rate)
+    for _, row in single.iterrows():
         cells.append(str(enough(row["arithmetic"], row["bytes"], rate)))
         if row["step"] != base["step"]:
-            here = nanoseconds(row["arithmetic"], row["bytes"], processor.cores, rate)
-            cells.append(f"{whole / here:.2f}")
+            narrow_ns = nanoseconds(row["arithmetic"], row["bytes"], processor.cores, rate)
+            cells.append(f"{base_ns / narrow_ns:.2f}")
     return cells
 
 
-def processors(frame: pd.DataFrame, others: Sequence[Processor]) -> list[str]:
+def processors(frame: pd.DataFrame, hardware: Sequence[Processor]) -> list[str]:
     """The table of other processors for each optimizer, in Markdown."""
     lines = []
     for optimizer, part in frame.groupby("optimizer", sort=False):
@@ -293,25 +293,25 @@ def processors(frame: pd.DataFrame, others: Sequence[Processor]) -> list[str]:
         head = ["processor", "cores", "peak GB/s", f"{base}: bound from"]
         for name in narrow:
             head += [f"{name}: bound from", f"{name}: speed"]
-        rows = [modelled(part, processor) for processor in others]
+        rows = [modelled(part, processor) for processor in hardware]
         lines += [f"### {optimizer}", "", *markdown(head, rows), ""]
     return lines
 
 
-def page(frame: pd.DataFrame, others: Sequence[Processor], about: Sequence[str]) -> str:
+def page(frame: pd.DataFrame, hardware: Sequence[Processor], info: Sequence[str]) -> str:
     """The report.
 
     Args:
-        frame: of `measured`.
-        others: processors that are modelled.
-        about: machine and command.
+        frame: result of `measured`.
+        hardware: modelled processors.
+        info: machine and command.
     """
-    one = frame[frame["threads"] == 1]
+    single = frame[frame["threads"] == 1]
     bases = frame.groupby(["optimizer", "threads"], sort=False)["measured"].first()
     lines = [
         "# Steps on more cores",
         "",
-        *about,
+        *info,
         "",
         "AdamW and SGD with momentum (0.9) are compared with torch's fused steps in 32 bits; LAMB "
         "and LARS, which torch does not have, with ours in 32 bits. LAMB and LARS have the options "
@@ -328,7 +328,7 @@ def page(frame: pd.DataFrame, others: Sequence[Processor], about: Sequence[str])
             ("optimizer", "step", "ns of arithmetic per parameter", "bytes per parameter"),
             [
                 (row.optimizer, row.step, f"{row.arithmetic:.3f}", f"{row.bytes:.2f}")
-                for row in one.itertuples()
+                for row in single.itertuples()
             ],
         ),
         "",
@@ -361,7 +361,7 @@ def page(frame: pd.DataFrame, others: Sequence[Processor], about: Sequence[str])
         "many cores on; beside 32 bits, all cores at work, it is so many times as fast. "
         "`--processor CORES GB/S` adds one.",
         "",
-        *processors(frame, others),
+        *processors(frame, hardware),
     ]  # fmt: skip
     return "\n".join(lines)
 
@@ -376,15 +376,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                         metavar=("CORES", "GB/S"), help="model this one too")  # fmt: skip
     options = parser.parse_args(argv)
     output_folder(options.out)
-    most = options.threads or min(torch.get_num_threads(), os.cpu_count() or 1)
-    frame = measured(options.rounds, options.scale, most)
+    max_threads = options.threads or min(torch.get_num_threads(), os.cpu_count() or 1)
+    frame = measured(options.rounds, options.scale, max_threads)
     asked = [
         Processor(f"{cores:g} cores, {rate:g} GB/s", int(cores), rate)
         for cores, rate in options.processor
     ]
-    about = machine.about(argv, "benchmarks.cores")
-    frame.insert(0, "machine", machine.named(about["machine"]))
-    text = page(frame, [*asked, *PROCESSORS], machine.described(about))
+    info = machine.about(argv, "benchmarks.cores")
+    frame.insert(0, "machine", machine.named(info["machine"]))
+    text = page(frame, [*asked, *PROCESSORS], machine.described(info))
     return written(options.out, "cores", text, frame)
 
 

@@ -15,7 +15,7 @@ Shapes = list[tuple[int, ...]]
 
 
 def generator(seed: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
-    """Random numbers that every run repeats."""
+    """A random number generator with a fixed seed."""
     return torch.Generator(device).manual_seed(seed)
 
 
@@ -37,7 +37,7 @@ def random_codebooks() -> list[Codebook]:
 
 
 def quantizer(spec: str) -> qmaps.Quantizer:
-    """`spec`, in which the names of `random_codebooks` may stand for maps."""
+    """Quantizer of `spec`; names of `random_codebooks` are allowed as maps."""
     return qmaps.quantizer(spec, codebooks=random_codebooks())
 
 
@@ -56,13 +56,13 @@ def parameters(
 
 
 def new_gradients(params: list[Tensor], scales: Iterable[float] = (1e-3,)) -> Callable[[int], None]:
-    """Return a function that gives every parameter another gradient, round after round.
+    """Return a function to give every parameter a new gradient in each round.
 
-    With the same gradient at every step the moments would settle, and their codes never change.
+    With a constant gradient the moments would settle, and their codes never change.
 
     Args:
-        params: get normal gradients, different in every round.
-        scales: standard deviations; the parameters take them in turn.
+        params: parameters; their gradients are normal numbers, different in every round.
+        scales: standard deviations, repeated over the parameters.
     """
     chosen = list(scales)
     pool = normal((max(p.numel() for p in params) + 4096,), 3, params[0].device)

@@ -1,10 +1,10 @@
-"""Steps and single operations with every instruction set of the processor, by turns.
+"""Steps and single operations with every instruction set of the processor, in turns.
 
 ``python -m benchmarks.instruction_sets`` steps one parameter with AdamW in 8 and 4 bits, and
 quantizes and dequantizes it, with each instruction set in its turn on one thread, beside torch's
-fused AdamW: once as torch comes, and once held to AVX2 by ``ATEN_CPU_CAPABILITY=avx2``, each in a
-process of its own. Times are those of the thread, so that other programs count less. It writes
-reports/bench/instruction-sets.md.
+fused AdamW: once with torch's default, and once with AVX2 (``ATEN_CPU_CAPABILITY=avx2``), each in
+its own process. Times are processor times of the thread, to reduce the effect of other programs.
+It writes reports/bench/instruction-sets.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from reproduction.report_file import write_report
 
 FUSED = "torch fused"
 SIZES = (1 << 18, 1 << 24)
-"""Elements: what caches hold, and what they do not."""
+"""Numbers of elements: within the caches, and beyond them."""
 SPECS = (
     "B256/DE-sym@8s",
     "B256/geometric@8u+qsr",
@@ -49,7 +49,7 @@ HELD = "ATEN_CPU_CAPABILITY"
 
 
 def thread_clock(work: Work) -> float:
-    """Seconds that this thread works on one call."""
+    """Processor seconds of this thread in one call."""
     start = time.thread_time()
     work()
     return time.thread_time() - start
@@ -66,7 +66,7 @@ def with_set(isa: str, work: Work) -> Work:
 
 
 def works(numel: int) -> dict[str, Work]:
-    """What is timed, by name: the operation, then the instruction set."""
+    """Timed works, by name: the operation, then the instruction set."""
     p = torch.nn.Parameter(normal((numel,)))
     p.grad = normal((numel,), seed=1) / 64
     made: dict[str, Work] = {FUSED: torch.optim.AdamW([p], lr=1e-6, fused=True).step}
@@ -90,16 +90,16 @@ def works(numel: int) -> dict[str, Work]:
 def measure(rounds: int) -> dict[str, dict[str, list[float]]]:
     """Nanoseconds an element in every round, by size and name."""
     torch.set_num_threads(1)
-    found = {}
+    results = {}
     for numel in SIZES:
-        few = rounds if numel == SIZES[0] else max(2, rounds // 4)
-        seconds, failed = interleaved(works(numel), few, clock=thread_clock)
+        counted = rounds if numel == SIZES[0] else max(2, rounds // 4)
+        seconds, failed = interleaved(works(numel), counted, clock=thread_clock)
         for error in failed.values():
             raise error
-        found[str(numel)] = {
-            name: [1e9 * each / numel for each in times] for name, times in seconds.items()
+        results[str(numel)] = {
+            name: [1e9 * second / numel for second in times] for name, times in seconds.items()
         }
-    return found
+    return results
 
 
 def in_process(rounds: int, capability: str) -> dict[str, dict[str, list[float]]]:
@@ -121,14 +121,14 @@ def in_process(rounds: int, capability: str) -> dict[str, dict[str, list[float]]
 def rows(times: dict[str, list[float]], isas: Sequence[str]) -> list[tuple[str, ...]]:
     """Medians of each operation by instruction set, and how many times torch's step they take."""
     torch_step = median(times[FUSED])
-    found: list[tuple[str, ...]] = [(FUSED, *[""] * len(isas), f"{torch_step:.2f}")]
+    table_rows: list[tuple[str, ...]] = [(FUSED, *[""] * len(isas), f"{torch_step:.2f}")]
     for name in dict.fromkeys(name.split("|")[0] for name in times if name != FUSED):
-        each = [median(times[f"{name}|{isa}"]) for isa in isas]
-        cells = [f"{one:.2f} ({one / each[0]:.2f})" for one in each]
+        medians = [median(times[f"{name}|{isa}"]) for isa in isas]
+        cells = [f"{ns:.2f} ({ns / medians[0]:.2f})" for ns in medians]
         steps = name.startswith("AdamW")
-        ratios = " / ".join(f"{one / torch_step:.1f}" for one in each) if steps else ""
-        found.append((name, *cells, ratios))
-    return found
+        ratios = " / ".join(f"{ns / torch_step:.1f}" for ns in medians) if steps else ""
+        table_rows.append((name, *cells, ratios))
+    return table_rows
 
 
 @one_line_errors
@@ -141,16 +141,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(measure(options.rounds)))
         return 0
-    about: dict[str, Any] = machine.about(
+    info: dict[str, Any] = machine.about(
         sys.argv[1:] if argv is None else argv, "benchmarks.instruction_sets"
     )
     isas = native.isas()
     lines = [
         "# Instruction sets",
         "",
-        f"`{about['command']}`",
+        f"`{info['command']}`",
         "",
-        f"{about['date']}, {about['machine']['processor']}, one thread, torch "
+        f"{info['date']}, {info['machine']['processor']}, one thread, torch "
         f"{torch.__version__}. Nanoseconds an element, medians of turns in one process; in "
         f"brackets how many times those of {isas[0]}. The last column has torch's step, and how "
         f"many times as long as it our steps take with {', '.join(isas)}.",

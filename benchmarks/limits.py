@@ -15,7 +15,7 @@ from qmaps.engines import native
 from qmaps.engines.native import tensors
 
 NUMBERS = 256
-"""How many times the engine's functions do their work in each of their rounds."""
+"""Operations of the engine's functions in each round."""
 
 SHUFFLED = 64
 """For how many elements the engine says how many registers it shuffles."""
@@ -26,10 +26,10 @@ class Needs:
     """Operations and bytes per element.
 
     Attributes:
-        written: of the bytes that cross the memory bus, those that are written.
+        written: written bytes, a part of those over the memory bus.
         divisions: of float32.
         roots: square roots of float32.
-        shuffles: permutes and packs of whole registers, which 64 elements or more share.
+        shuffles: permutes and packs of whole registers, shared by 64 elements or more.
     """
 
     written: float = 0.0
@@ -40,7 +40,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Limits:
-    """Rates of all threads together; None of arithmetic that was not measured.
+    """Rates of all threads together; None for arithmetic without a measurement.
 
     Attributes:
         nbytes: bytes per second to and from memory.
@@ -59,10 +59,10 @@ class Limits:
     shuffles: float | None = None
 
     def least(self, nbytes: float, needs: Needs) -> tuple[float, str]:
-        """Seconds of an element if all else cost nothing, and what they are spent in.
+        """Least seconds per element, and the busiest unit.
 
-        Divisions and roots share one unit. It, the one that shuffles, and memory in each direction
-        work at the same time.
+        Divisions and roots share one unit. It works in parallel with the unit for shuffles and with
+        memory in each direction.
         """
         times = {
             "memory": nbytes / self.nbytes,
@@ -117,27 +117,27 @@ def arithmetic(
             return lambda: list(pool.map(work, [count] * threads))
 
         turns = {name: turn(work) for name, work in works.items()}
-        found, failed = interleaved(turns, rounds, clock=clock)
+        turn_seconds, failed = interleaved(turns, rounds, clock=clock)
     for error in failed.values():
         raise error
-    rates = {name: threads * count * NUMBERS / min(times) for name, times in found.items()}
+    rates = {name: threads * count * NUMBERS / min(times) for name, times in turn_seconds.items()}
     return {"shuffles": None} | rates
 
 
 def shares(row: Mapping[str, Any], limits: Limits) -> dict[str, dict[str, Any]]:
-    """Share of its bound that each contender of a case reaches.
+    """Share of its bound reached by each method of a case.
 
     Args:
-        row: a case's, with ``bytes_per_element`` and ``needs_per_element``: by contender, a number
-            and the fields of `Needs`.
-        limits: of this machine.
+        row: row of a case, with ``bytes_per_element`` and ``needs_per_element``: a number and the
+            fields of `Needs`, by method.
+        limits: limits of this machine.
 
     Returns:
-        By contender `share`, the least time as a share of the measured one, and `bound`:
-        ``memory``, ``reading``, ``writing``, ``divider`` or ``shuffles``.
+        By method `share`, the least time as a share of the measured one, and `bound`: ``memory``,
+        ``reading``, ``writing``, ``divider`` or ``shuffles``.
     """
-    found = {}
+    results = {}
     for name, nbytes in row.get("bytes_per_element", {}).items():
-        least, bound = limits.least(nbytes, Needs(**row["needs_per_element"][name]))
-        found[name] = {"share": 1e9 * least / row["values"][name]["median"], "bound": bound}
-    return found
+        minimum, bound = limits.least(nbytes, Needs(**row["needs_per_element"][name]))
+        results[name] = {"share": 1e9 * minimum / row["values"][name]["median"], "bound": bound}
+    return results

@@ -13,13 +13,13 @@ from qmaps.errors import BadValueError
 
 @contextmanager
 def link(rate: str) -> Iterator[list[tuple[list[str], dict[str, str]]]]:
-    """Two hosts joined by a link, which are gone afterwards.
+    """Two hosts joined by a link; they exist inside the context.
 
     Args:
-        rate: of each direction, in the words of ``tc``, as in "1gbit".
+        rate: rate of each direction, in the syntax of ``tc``, as in "1gbit".
 
     Yields:
-        For each host, what a command there begins with, and the environment that gloo needs.
+        For each host, the first words of a command line there, and the environment for gloo.
 
     Raises:
         BadValueError: ``ip`` or ``tc`` of iproute2 is missing, or refuses; they need Linux, root

@@ -1,8 +1,8 @@
-"""Presets over trainings of 8,000 steps and more: which rounding costs what.
+"""Presets over trainings of 8,000 steps and more: the cost of each rounding.
 
 ``python -m benchmarks.long train`` trains the arms of each of `STUDIES` and keeps a row of each run
-in reports/long/trials.csv; ``report`` writes reports/long/README.md from them. ``train`` goes on
-where it was stopped; ``--tasks``, ``--seeds`` and ``--minutes`` take a part of the plan. The plan,
+in reports/long/trials.csv; ``report`` writes reports/long/README.md from them. ``train`` continues
+an interrupted plan; ``--tasks``, ``--seeds`` and ``--minutes`` select a part of it. The plan,
 written before the runs, is reports/long/preregistration.md.
 """
 
@@ -23,7 +23,7 @@ from torch import nn
 
 from benchmarks.blind.equivalence import slope
 from benchmarks.command import command_line, count, one_line_errors
-from benchmarks.long_run import JUDGE, TUNING, tuned
+from benchmarks.long_run import TASK, TUNING, tuned
 from benchmarks.long_tasks import FullBatch, MovedDigits, Ratings, Teacher
 from benchmarks.markdown import markdown
 from benchmarks.paired import detectable, paired
@@ -44,14 +44,14 @@ NEW = {
     "3bit": f"{FIRST}+qsr + {SECOND}@2u+qsr",
     "2bit": f"B16x8/linear0(full=true)@2s+qsr + {SECOND}@2u+qsr",
 }
-"""The presets that this study proposes."""
+"""The presets proposed by this study."""
 FORMER = {
     "8bit, former": "B256/DE-sym@8s + B256/DE-0@8u",
     "4bit, former": "B128/DE-sym@4s+sr + B128/DE-0@4u",
     "3bit, former": "B128/DE-sym@3s+sr + B128/DE-0@3u",
 }
 EVEN = {"4 bits for both": f"{FIRST}+qsr + {SECOND}@4u+qsr"}
-"""What `NEW` had as ``4bit`` at first."""
+"""The first version of ``4bit`` in `NEW`."""
 PARTS = {
     "4bit, former, exchanged": "B128/DE-sym@4s + B128/DE-0@4u+sr",
     "8bit, former, v +sr": "B256/DE-sym@8s + B256/DE-0@8u+sr",
@@ -69,31 +69,31 @@ FIRST_PLAN = {
     "3bit, former, exchanged": "B128/DE-sym@3s + B128/DE-0@3u+sr",
     "3bit, former, v in log +sr": "B128/DE-sym@3s+sr + logB256/log2-0(in_log=true)@3u+sr",
 }
-"""Arms of the plan before, which have the seeds that were done when this one was committed."""
+"""Arms of the earlier plan, with the seeds finished before this plan."""
 CONTROLS = {"32 bits": FULL, "32 bits, nudged": CONTROL}
 ARMS = CONTROLS | NEW | EVEN | FORMER | PARTS | FIRST_PLAN
 """Quantizers of Adam's moments by arm. The first two are one optimizer: their difference is the
 noise that any change of a rounding makes."""
 MARGINS = {"8bit": 0.05, "4bit": 0.05, "3bit": 0.15}
-"""Share of steps by which a preset may be slower."""
+"""Largest share of steps by which a preset may be slower."""
 LENGTHS, CURVE_SEEDS = (0.7, 1.4), 4
-"""Other lengths of 32 bits, which tell what a step is worth, and the seeds that have them."""
+"""Other lengths of 32 bits, for the value of a step, and their seeds."""
 FAILED = 0.1
-"""Share of the median of 32 bits above which a run counts as failed."""
+"""A run fails if its loss exceeds the median of 32 bits by this share."""
 SEEN = {
     ("teacher", "4bit"): 4,
     ("ratings", "4bit"): 4,
     ("full-batch", "4bit"): 3,
     ("moved-digits", "4bit"): 2,
 }
-"""Seeds of an arm that chose it; they do not count."""
+"""Seeds used to choose an arm; they do not count."""
 FOLDER = Path("reports/long")
 TRIALS = "trials.csv"
 
 
 @dataclass(frozen=True)
 class Study:
-    """A task, its learning rate, and what is trained on it.
+    """A task, its learning rate, and its runs.
 
     Attributes:
         task: its name, in rows and in ``--tasks``.
@@ -112,7 +112,7 @@ class Study:
     steps: int = 8000
 
     def runs(self, language: Workload, seed: int) -> Iterator[Run]:
-        """Those of a seed; `language` is the workload of `JUDGE`."""
+        """Those of a seed; `language` is the workload of `TASK`."""
         work = replace(self.work or language, lr=self.rate, steps=self.steps)
         for arm in self.arms if seed < FULL_SEEDS else CORE:
             yield Run(self.task, work, ARMS[arm], seed)
@@ -146,32 +146,32 @@ SHORTER = tuple(
 
 @dataclass(frozen=True)
 class Run(Trial):
-    """A trial; that of `CONTROL` begins from weights that differ in their last bit.
+    """A run; `CONTROL` starts from weights with a different last bit.
 
-    States are quantized however small they are, but on `JUDGE`, as in the first plan.
+    States of any size are quantized, except on `TASK`, as in the first plan.
     """
 
     def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
-        """The optimizer that is trained."""
+        """The optimizer of the run."""
         if self.quantizer == CONTROL:
             with torch.no_grad():
                 for param in model.parameters():
                     param.mul_(1 + 2.0**-23)
         quantizers = None if self.quantizer in (FULL, CONTROL) else self.quantizer
-        least = MIN_SIZE if self.judge == JUDGE else 0
-        contender = Contender(self.quantizer, quantizers, min_quantized_size=least)
+        min_size = MIN_SIZE if self.judge == TASK else 0
+        contender = Contender(self.quantizer, quantizers, min_quantized_size=min_size)
         return contender.optimizer(model, workload)
 
 
 def plan(
     language: Workload, seeds: int | None = None, tasks: Sequence[str] | None = None
 ) -> Iterator[Run]:
-    """All runs: seeds outermost, so that each part of the plan has all tasks and arms.
+    """All runs: seeds outermost, so each part of the plan has all tasks and arms.
 
     Args:
-        language: the workload of `JUDGE`, as it was tuned.
-        seeds: at most so many of each study.
-        tasks: only studies of these.
+        language: the tuned workload of `TASK`.
+        seeds: maximum number of seeds of each study.
+        tasks: tasks of the selected studies.
     """
     for seed in range(max(study.seeds for study in STUDIES)):
         for study in (*STUDIES, *SHORTER):
@@ -182,15 +182,16 @@ def plan(
 
 
 def slower(apart: pd.Series, fall: float, error: float) -> dict[str, float]:
-    """Share of steps by which a training is slower, with a 95 % interval and its upper 95 % bound.
+    """Relative increase of the number of steps for the same loss, with confidence bounds.
 
     Args:
         apart: differences of the final loss from 32 bits, one for each seed.
-        fall: the fall of the loss per unit of log steps.
-        error: its standard error, which widens the interval.
+        fall: decrease of the loss per unit of log steps.
+        error: its standard error; it widens the interval.
 
     Returns:
-        `mean`, `low`, `high` and `most`, the one-sided bound; NaN with fewer than two seeds.
+        `mean`, `low` and `high` (95 % interval), and `most` (one-sided 95 % bound); NaN with fewer
+        than two seeds.
     """
     n, mean = len(apart), float(apart.mean() / fall)
     if n < 2:
@@ -203,12 +204,12 @@ def slower(apart: pd.Series, fall: float, error: float) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How the runs of a study ended.
+    """Results of the runs of a study.
 
     Attributes:
         steps: number of steps.
         losses: final losses, seeds by quantizers.
-        fall: the fall of the loss of 32 bits per unit of log steps; NaN where not known.
+        fall: decrease of the loss of 32 bits per unit of log steps; NaN where not known.
         error: its standard error.
     """
 
@@ -223,28 +224,30 @@ class Ended:
         return slower(apart, self.fall, self.error)
 
     def failed(self, quantizer: str) -> int:
-        """Number of runs that failed."""
+        """Number of failed runs."""
         return int((self.losses[quantizer] > (1 + FAILED) * self.losses[FULL].median()).sum())
 
 
 def ended(frame: pd.DataFrame, study: Study) -> Ended | None:
     """Final losses of a study among the rows of `frame`; None without rows."""
     lengths = [study.steps, *(round(study.steps * length) for length in LENGTHS)]
-    own = frame[
+    runs = frame[
         (frame["judge"] == study.task)
         & np.isclose(frame["lr"], study.rate)
         & frame["steps"].isin(lengths)
     ]
-    if CONTROL not in set(own["quantizer"]):
+    if CONTROL not in set(runs["quantizer"]):
         return None
     steps = study.steps
-    whole = own[own["steps"] == steps].pivot_table("loss", "seed", "quantizer")
+    losses = runs[runs["steps"] == steps].pivot_table("loss", "seed", "quantizer")
     for (task, arm), seen in SEEN.items():
-        if task == study.task and study in STUDIES and ARMS[arm] in whole:
-            whole.loc[whole.index < seen, ARMS[arm]] = float("nan")
-    others = own[(own["quantizer"] == FULL) & own["seed"].isin(own[own["steps"] != steps]["seed"])]
-    known = others["steps"].nunique() == 1 + len(LENGTHS)
-    return Ended(steps, whole, *(slope(others, steps) if known else (float("nan"),) * 2))
+        if task == study.task and study in STUDIES and ARMS[arm] in losses:
+            losses.loc[losses.index < seen, ARMS[arm]] = float("nan")
+    curve = runs[
+        (runs["quantizer"] == FULL) & runs["seed"].isin(runs[runs["steps"] != steps]["seed"])
+    ]
+    complete = curve["steps"].nunique() == 1 + len(LENGTHS)
+    return Ended(steps, losses, *(slope(curve, steps) if complete else (float("nan"),) * 2))
 
 
 def table(frame: pd.DataFrame, study: Study) -> tuple[str, list[str]]:
@@ -252,14 +255,14 @@ def table(frame: pd.DataFrame, study: Study) -> tuple[str, list[str]]:
     result = ended(frame, study)
     if result is None:
         return "No runs yet.", []
-    steps, whole, fall, error = result.steps, result.losses, result.fall, result.error
-    known, rows = np.isfinite(fall), []
-    noise = (whole[CONTROL] - whole[FULL]).dropna()
+    steps, losses, fall, error = result.steps, result.losses, result.fall, result.error
+    has_slope, rows = np.isfinite(fall), []
+    noise = (losses[CONTROL] - losses[FULL]).dropna()
     for arm, quantizer in ARMS.items():
-        if quantizer not in whole or quantizer == FULL:
+        if quantizer not in losses or quantizer == FULL:
             continue
-        both = paired(whole[quantizer], whole[FULL])
-        apart = (whole[quantizer] - whole[FULL]).dropna()
+        comparison = paired(losses[quantizer], losses[FULL])
+        apart = (losses[quantizer] - losses[FULL]).dropna()
         steps_more = result.slower(quantizer)
         margin = MARGINS.get(arm)
         told = margin is not None and np.isfinite(steps_more["most"])
@@ -268,26 +271,30 @@ def table(frame: pd.DataFrame, study: Study) -> tuple[str, list[str]]:
             (
                 arm,
                 f"`{quantizer}`",
-                str(both["seeds"]),
-                f"{both['difference']:+.4f}"
-                + (f" ({both['low']:+.4f} to {both['high']:+.4f})" if len(apart) > 1 else ""),
+                str(comparison["seeds"]),
+                f"{comparison['difference']:+.4f}"
+                + (
+                    f" ({comparison['low']:+.4f} to {comparison['high']:+.4f})"
+                    if len(apart) > 1
+                    else ""
+                ),
                 f"{apart.median():+.4f}",
                 in_percent(steps_more),
                 f"{shown} ({margin:.0%})" if told else shown,
                 str(result.failed(quantizer)),
             )
         )
-    least = detectable(float(noise.std()), len(noise)) if len(noise) > 1 else float("nan")
-    sentence = f"{steps:,} steps; 32 bits end at {whole[FULL].mean():.4f} in {len(whole)} seeds"
-    if known:
+    difference = detectable(float(noise.std()), len(noise)) if len(noise) > 1 else float("nan")
+    sentence = f"{steps:,} steps; 32 bits end at {losses[FULL].mean():.4f} in {len(losses)} seeds"
+    if has_slope:
         sentence += f", and fall by {fall:.4f} (standard error {error:.4f}) per unit of log steps"
     if len(noise) > 1:
         sentence += (
             f". The control's differences have a standard deviation of {noise.std():.4f}, so that "
-            f"{least:.4f} is seen in 8 of 10 cases"
+            f"{difference:.4f} is seen in 8 of 10 cases"
         )
-    if known and len(noise) > 1:
-        sentence += f", {least / fall:.1%} of steps"
+    if has_slope and len(noise) > 1:
+        sentence += f", {difference / fall:.1%} of steps"
     sentence += "."
     return sentence, markdown(HEAD, rows)
 

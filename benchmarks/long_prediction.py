@@ -24,7 +24,7 @@ from scipy import stats
 import qmaps
 from benchmarks.command import one_line_errors
 from benchmarks.long import ARMS, CONTROL, FOLDER, SHORTER, STUDIES, TRIALS, Study, ended
-from benchmarks.long_run import JUDGE, TUNING, tuned
+from benchmarks.long_run import TASK, TUNING, tuned
 from benchmarks.markdown import markdown
 from benchmarks.trials import FULL
 from qmaps import capture, sweep
@@ -37,11 +37,11 @@ from qmaps.storage.files import records, replacing
 from reproduction.report_file import write_report
 
 WINDOW = 60
-"""Steps that are replayed, from half of the run on."""
+"""Replayed steps, from half of the run on."""
 SEED = 1000
-"""Of the recorded runs; no trial has it."""
+"""Seed of the recorded runs; no trial has it."""
 MARGIN = 0.05
-"""Share of steps by which a pair may be slower."""
+"""Largest share of steps by which a pair may be slower."""
 STEP_COST, NOISE, FALL = "step cost", "accumulated noise of m", "octaves of v after a fall"
 BOTH = "the larger of step cost and accumulated noise"
 PREDICTORS = (STEP_COST, "noise of the update", "error of one update", NOISE, FALL, BOTH)
@@ -79,30 +79,30 @@ def measured(study: Study) -> pd.DataFrame:
     """The predictors of all pairs, from a 32-bit run of a seed of its own."""
     work = study.work or tuned(pd.read_csv(FOLDER.parent / TUNING))
     work = replace(work, lr=study.rate, steps=study.steps)
-    half, least = study.steps // 2, MIN_SIZE if study.task == JUDGE else 0
+    half, min_size = study.steps // 2, MIN_SIZE if study.task == TASK else 0
     with tempfile.TemporaryDirectory() as folder:
         states = record(work, Path(folder), half)
-        taken = capture.load(states, step=half)
-        replays = qmaps.replay.run(taken, PAIRS, min_quantized_size=least)
-        errors = sweep.summarize(sweep.run(taken, PAIRS, min_quantized_size=least)).set_index(
+        captured = capture.load(states, step=half)
+        replays = qmaps.replay.run(captured, PAIRS, min_quantized_size=min_size)
+        errors = sweep.summarize(sweep.run(captured, PAIRS, min_quantized_size=min_size)).set_index(
             "quantizer"
         )
-    own = qmaps.replay.summarize(replays).set_index("quantizer")
+    summary = qmaps.replay.summarize(replays).set_index("quantizer")
     frame = pd.DataFrame(
         {
-            STEP_COST: own["step_cost"],
-            "noise of the update": own["update_noise"],
+            STEP_COST: summary["step_cost"],
+            "noise of the update": summary["update_noise"],
             "error of one update": errors["mean_abs_error"],
-            NOISE: own["accumulated_noise_first"].fillna(0.0),
-            FALL: np.log2(own["fall_ratio_second"]).abs().fillna(0.0),
+            NOISE: summary["accumulated_noise_first"].fillna(0.0),
+            FALL: np.log2(summary["fall_ratio_second"]).abs().fillna(0.0),
         }
     )
-    levels = [level(row) for row in records(own)]
+    levels = [level(row) for row in records(summary)]
     return frame.assign(task=study.task, verdict=levels).reset_index(names="quantizer")
 
 
 def outcomes(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """How the pairs of a study ended.
+    """Results of the pairs of a study.
 
     Returns:
         Indexed by quantizer, `slower` (the mean difference of the final loss from 32 bits, in units
@@ -141,7 +141,7 @@ def points(trials: pd.DataFrame, replays: pd.DataFrame) -> pd.DataFrame:
 
 
 def bound(frame: pd.DataFrame, predictor: str) -> float:
-    """The largest value up to which all pairs are at most the margin slower."""
+    """Largest value of a predictor below that of every pair slower than the margin."""
     slow = frame[frame["slower"] > np.log1p(MARGIN)][predictor].min()
     below = frame[predictor] if np.isnan(slow) else frame[predictor][frame[predictor] < slow]
     return float(below.max())
@@ -153,23 +153,23 @@ def compared(frame: pd.DataFrame) -> list[str]:
     for predictor in PREDICTORS:
         groups = dict(list(frame.groupby("task", sort=False)))
         ranks = [
-            float(stats.spearmanr(own[predictor], own["slower"]).statistic)
-            for own in groups.values()
+            float(stats.spearmanr(pairs[predictor], pairs["slower"]).statistic)
+            for pairs in groups.values()
         ]
-        told = kept_up = kept = 0
-        for task, own in groups.items():
-            most = bound(frame[frame["task"] != task], predictor)
-            below = own[own[predictor] <= most]
+        told = kept_up = all_kept_up = 0
+        for task, pairs in groups.items():
+            limit = bound(frame[frame["task"] != task], predictor)
+            below = pairs[pairs[predictor] <= limit]
             told += len(below)
             kept_up += int((below["slower"] <= np.log1p(MARGIN)).sum())
-            kept += int((own["slower"] <= np.log1p(MARGIN)).sum())
+            all_kept_up += int((pairs["slower"] <= np.log1p(MARGIN)).sum())
         rows.append(
             (
                 predictor,
                 f"{np.nanmean(ranks):.2f}",
                 ", ".join(f"{rank:.2f}" for rank in ranks),
                 f"{kept_up} of {told}",
-                f"{kept_up} of {kept}",
+                f"{kept_up} of {all_kept_up}",
                 f"{bound(frame, predictor):.2g}",
             )
         )
@@ -206,9 +206,9 @@ def page(frame: pd.DataFrame) -> str:
         "",
         f"{len(frame)} pairs of {tasks.ngroups} tasks: "
         + ", ".join(
-            f"`{task}` ({len(own)} pairs, {own['seeds'].min():.0f} to {own['seeds'].max():.0f} "
-            "seeds)"
-            for task, own in tasks
+            f"`{task}` ({len(pairs)} pairs, {pairs['seeds'].min():.0f} to "
+            f"{pairs['seeds'].max():.0f} seeds)"
+            for task, pairs in tasks
         )
         + f". A pair keeps up if its mean over seeds is at most {MARGIN:.0%} of steps slower. The "
         "bound of the others is the largest value up to which all their pairs keep up.",
@@ -219,7 +219,7 @@ def page(frame: pd.DataFrame) -> str:
         "",
         *markdown(
             ("verdict", "kept up"),
-            [(name, f"{kept} of {pairs}") for name, (kept, pairs) in ends(frame).items()],
+            [(name, f"{kept_up} of {pairs}") for name, (kept_up, pairs) in ends(frame).items()],
         ),
         "",
         "![Steps lost against accumulated noise](prediction.png)",
@@ -238,8 +238,8 @@ def draw(trials: pd.DataFrame, replays: pd.DataFrame, path: Path) -> None:
     shown = {}
     for panel, (title, (low, high)) in zip(panels, lengths.items(), strict=True):
         for study in (study for study in every if low <= study.steps <= high):
-            own = replays[replays["task"] == study.task].set_index("quantizer")
-            told = outcomes(trials, study).join(own, how="inner")
+            predictors = replays[replays["task"] == study.task].set_index("quantizer")
+            told = outcomes(trials, study).join(predictors, how="inner")
             if not len(told):
                 continue
             mean, down, up = (100 * np.expm1(told[name]) for name in ("slower", "low", "high"))
@@ -275,8 +275,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         earlier = pd.read_csv(path) if path.exists() else pd.DataFrame({"task": []})
         for study in studies():
             if study.task in (options.tasks or (study.task,)):
-                others = earlier[earlier["task"] != study.task]
-                earlier = pd.concat([others, measured(study)], ignore_index=True)
+                remaining = earlier[earlier["task"] != study.task]
+                earlier = pd.concat([remaining, measured(study)], ignore_index=True)
                 with replacing(path) as temporary:
                     earlier.to_csv(temporary, index=False)
                 print(f"measured {study.task}")

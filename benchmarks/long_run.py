@@ -1,6 +1,6 @@
-"""Presets of version 0.3 in a training of 10,000 steps: what its committed rows say.
+"""Presets of version 0.3 in a training of 10,000 steps, from the committed rows.
 
-The study is closed; reports/long-run.md names the commit that has its command.
+The study is closed; reports/long-run.md names the commit with its command.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from benchmarks.blind.equivalence import in_steps, percent
 from benchmarks.version_0_3 import PAIR_OF
 from qmaps.lab.workloads import Workload
 from qmaps.storage.files import records
-from reproduction.judges import JUDGES
+from reproduction.tasks import TASKS
 
 REPORTS = Path(__file__).parents[1] / "reports"
 TUNING, TRIALS = "long-run-tuning.csv", "long-run.csv"
-JUDGE = "lm-tiny"
-WORKLOAD: Workload = replace(JUDGES[JUDGE], steps=10_000, validation_batches=64)  # type: ignore[call-arg]
+TASK = "lm-tiny"
+WORKLOAD: Workload = replace(TASKS[TASK], steps=10_000, validation_batches=64)  # type: ignore[call-arg]
 SHOWN = ("8bit", "4bit", "3bit")
-"""Presets that were trained."""
+"""Trained presets."""
 DEFAULTS: dict[str, float | None] = {"lr": None, "beta1": 0.9, "weight_decay": 0.01}
 """Tuned options, with the field's usual values; None takes the lowest mean."""
 
 
 def tuned(frame: pd.DataFrame) -> Workload:
-    """The workload at the options that are best in rows of reports/long-run-tuning.csv."""
+    """The workload at the best options in rows of reports/long-run-tuning.csv."""
     best: dict[str, float | None] = {**frame.iloc[0][list(DEFAULTS)], "lr": None}
     for option, default in DEFAULTS.items():
         best[option] = choose(_losses(frame, best, option), default)
@@ -38,10 +38,10 @@ def tuned(frame: pd.DataFrame) -> Workload:
 
 
 def choose(losses: pd.DataFrame, default: float | None) -> float:
-    """The value of the lowest mean loss, or one near it.
+    """The value of the lowest mean loss, or a near one.
 
-    That is the value closest to the default of those whose mean is within one standard error of the
-    lowest, seed by seed: a baseline is not moved by noise to where nobody trains.
+    Chooses the value closest to the default among those with a mean within one standard error of
+    the lowest, seed by seed: noise does not move a baseline far from usual values.
 
     Args:
         losses: one column per value, one row per seed.
@@ -58,8 +58,8 @@ def choose(losses: pd.DataFrame, default: float | None) -> float:
 
 def _losses(frame: pd.DataFrame, values: Mapping[str, float | None], option: str) -> pd.DataFrame:
     """Losses by seed and value of an option, the others as in `values`; None is any value."""
-    others = [name for name in DEFAULTS if name != option and values[name] is not None]
-    same = (frame[others] == [values[name] for name in others]).all(axis=1)
+    remaining = [name for name in DEFAULTS if name != option and values[name] is not None]
+    same = (frame[remaining] == [values[name] for name in remaining]).all(axis=1)
     return frame[same].pivot_table("loss", "seed", option)
 
 

@@ -1,8 +1,7 @@
-"""Trainings of 8,000 steps and more that take seconds to two minutes of one core.
+"""Trainings of 8,000 steps and more; each takes seconds to two minutes of one core.
 
-They were chosen, and their learning rates found in 32 bits with one seed, before any quantized run.
-All but `FullBatch` see new data in every step, so that longer trainings
-end lower.
+They were chosen, and their learning rates tuned in 32 bits with one seed, before any quantized run.
+All but `FullBatch` see new data in every step, so the loss of longer trainings is lower.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ class Regression(Workload):
 
 @dataclass(frozen=True)
 class Teacher(Regression):
-    """A net for tables: 24 columns, of which a random net with three layers makes the target.
+    """A net for tables of 24 columns; a random net with three layers computes the target.
 
     A quarter of the columns are rounded to three values, and the target has noise.
     """
@@ -126,7 +125,7 @@ class Teacher(Regression):
 
     @torch.no_grad()
     def examples(self, count: int, generator: np.random.Generator) -> Batch:
-        """Columns, and what the teacher says of them, with noise of standard deviation 0.3."""
+        """Columns and the teacher's targets, with noise of standard deviation 0.3."""
         x = torch.from_numpy(generator.standard_normal((count, 24), dtype=np.float32))
         x[:, :6] = x[:, :6].round().clamp(-1, 1)
         noise = torch.from_numpy(generator.standard_normal(count, dtype=np.float32))
@@ -139,7 +138,7 @@ class Teacher(Regression):
 
 @functools.lru_cache(maxsize=1)
 def teacher() -> nn.Module:
-    """The net that makes the targets of `Teacher`."""
+    """The net that computes the targets of `Teacher`."""
     with seeded(DATA_SEED):
         net = nn.Sequential(
             nn.Linear(24, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)
@@ -151,7 +150,7 @@ def teacher() -> nn.Module:
 
 @dataclass(frozen=True)
 class Ratings(Regression):
-    """Two embeddings of which a step sees a few rows: users rate items, some far more often.
+    """Two embeddings; a step uses a few of their rows. Users rate items, some far more often.
 
     The rating is the product of a user's and an item's hidden vectors, with noise.
     """
@@ -166,7 +165,7 @@ class Ratings(Regression):
         return nn.ModuleList([nn.Embedding(500, 16), nn.Embedding(250, 16), nn.Linear(16, 1)])
 
     def examples(self, count: int, generator: np.random.Generator) -> Batch:
-        """Pairs of a user and an item, whose numbers are small more often, and their ratings."""
+        """Pairs of a user and an item, and their ratings; small numbers are more frequent."""
         pairs = (generator.random((count, 2)) ** 2 * [500, 250]).astype(np.int64)
         chosen = torch.from_numpy(pairs)
         users, items = tastes()
@@ -191,7 +190,7 @@ def tastes() -> tuple[Tensor, Tensor]:
 class FullBatch(Workload):
     """A small net on the same 256 digits in every step: gradients without noise.
 
-    What counts is the loss on these images.
+    The result is the loss on these images.
     """
 
     name: ClassVar[str] = "full-batch"
@@ -212,7 +211,7 @@ class FullBatch(Workload):
         return pixels, torch.where(wrong, (labels + 1) % 10, labels)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean cross-entropy, with the labels smoothed, so that there is a minimum."""
+        """Mean cross-entropy with smoothed labels, for a finite minimum."""
         return F.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.1)
 
     @torch.no_grad()
@@ -221,5 +220,5 @@ class FullBatch(Workload):
         return {"loss": float(self.loss(model, self.batch(0, 0)))}
 
     def data_digest(self) -> str:
-        """That of `Digits`."""
+        """The digest of `Digits`."""
         return Digits().data_digest()

@@ -26,8 +26,8 @@ def about(arguments: Sequence[str] | None, module: str = "benchmarks") -> dict[s
     """Machine, versions, engine, threads, date and command.
 
     Args:
-        arguments: those of the command; None for those of this process.
-        module: which it is.
+        arguments: arguments of the command; None for those of this process.
+        module: module of the command.
     """
     engine = next(backend for backend in qmaps.backends() if backend.name == qmaps.backend())
     return {
@@ -49,29 +49,29 @@ def about(arguments: Sequence[str] | None, module: str = "benchmarks") -> dict[s
     }
 
 
-def described(about: Mapping[str, Any]) -> list[str]:
+def described(info: Mapping[str, Any]) -> list[str]:
     """The command, and a line on date, machine and versions, in Markdown.
 
     Args:
-        about: what `about` returns.
+        info: result of `info`.
     """
-    here = about["machine"]
-    model = f"{here['model']}, " if here.get("model") else ""
-    versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items() if number)
+    host = info["machine"]
+    model = f"{host['model']}, " if host.get("model") else ""
+    versions = ", ".join(f"{name} {number}" for name, number in info["versions"].items() if number)
     return [
-        f"`{about['command']}`",
+        f"`{info['command']}`",
         "",
-        f"{about['date']}, {here['processor']} ({model}{here['architecture']}, {here['system']}), "
-        f"{here['cores']} cores, {about['threads']} threads; engine "
-        f"{about['isa'] or about['backend']['name']}; {versions}.",
+        f"{info['date']}, {host['processor']} ({model}{host['architecture']}, {host['system']}), "
+        f"{host['cores']} cores, {info['threads']} threads; engine "
+        f"{info['isa'] or info['backend']['name']}; {versions}.",
     ]
 
 
 def named(machine: Mapping[str, Any]) -> str:
-    """The processor's name with its model, which a virtual machine's name may lack.
+    """The processor's name, with its model if the name lacks it, as on virtual machines.
 
     Args:
-        machine: what `about` says of the machine.
+        machine: facts of `about` on the machine.
 
     >>> named({"processor": "AMD EPYC", "model": "family 25, model 17"})
     'AMD EPYC (family 25, model 17)'

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 class Texts:
-    """Lines, each with the cases that it holds for."""
+    """Lines of text, each with the cases it applies to."""
 
     def __init__(self) -> None:
         self._cases: dict[str, list[str]] = {}

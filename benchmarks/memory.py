@@ -1,7 +1,7 @@
-"""Memory of one optimizer in a fresh process: ``python -m benchmarks.memory CONTENDER``.
+"""Memory of one optimizer in a fresh process: ``python -m benchmarks.memory METHOD``.
 
-Prints JSON: `state`, bytes of state per parameter, and `peak`, MiB that a step needs beyond what
-was there before it (null where the system does not say).
+Prints JSON: `state`, bytes of state per parameter, and `peak`, MiB of a step above the memory
+before it (null where the system does not report it).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.process import in_fresh_process, peak
 from qmaps import QuantizedTensor
 
 Make = Callable[[list[Tensor]], torch.optim.Optimizer]
-CONTENDERS: dict[str, Make] = {
+METHODS: dict[str, Make] = {
     OURS: lambda params: ours(params, EIGHT),
     **{
         name: lambda params, options=options: torch.optim.AdamW(params, **options)
@@ -40,16 +40,16 @@ class MemoryCase:
     """Two rows: bytes of state, and the peak of a step.
 
     Attributes:
-        name: what is done.
+        name: name of the work.
     """
 
     name: str
 
     def measure(self, options: Options) -> list[dict[str, Any]]:
-        """Both rows; a contender that fails is skipped with its reason."""
+        """Both rows; a failed method is skipped with its reason."""
         measured: dict[str, dict[str, float | None]] = {}
         skipped: dict[str, str] = {}
-        for name in CONTENDERS:
+        for name in METHODS:
             try:
                 measured[name] = in_fresh_process(
                     "benchmarks.memory", name, "--scale", str(options.scale)
@@ -58,14 +58,19 @@ class MemoryCase:
                 if name == OURS:
                     raise
                 skipped[name] = str(error)
-        peaks = {name: each["peak"] for name, each in measured.items()}
-        unknown = {name: "the system does not tell" for name, each in peaks.items() if each is None}
-        state = {name: [each["state"]] for name, each in measured.items()}
-        known = {name: [each] for name, each in peaks.items() if each is not None}
+        peaks = {name: memory["peak"] for name, memory in measured.items()}
+        unknown = {name: "the system does not tell" for name, mib in peaks.items() if mib is None}
+        state = {name: [memory["state"]] for name, memory in measured.items()}
+        peak_values = {name: [mib] for name, mib in peaks.items() if mib is not None}
         rows = [
             row(f"{self.name}: state", STATE, _floats(state), {}, skipped, limit=STATE_LIMIT),
             row(
-                f"{self.name}: peak", PEAK, _floats(known), {}, skipped | unknown, limit=PEAK_LIMIT
+                f"{self.name}: peak",
+                PEAK,
+                _floats(peak_values),
+                {},
+                skipped | unknown,
+                limit=PEAK_LIMIT,
             ),
         ]
         # Sizes near zero have no meaningful ratio.
@@ -73,10 +78,10 @@ class MemoryCase:
         return rows
 
 
-def measure(contender: str, scale: float) -> dict[str, float | None]:
-    """Memory of this contender, in this process."""
+def measure(method: str, scale: float) -> dict[str, float | None]:
+    """Memory of this method, in this process."""
     params = parameters(gpt2(scale))
-    optimizer = CONTENDERS[contender](params)
+    optimizer = METHODS[method](params)
     refresh = new_gradients(params)
     for number in range(2):
         refresh(number)
@@ -86,7 +91,7 @@ def measure(contender: str, scale: float) -> dict[str, float | None]:
 
 
 def state_bytes(states: Iterable[Mapping[str, Any]]) -> int:
-    """Bytes of all tensors of these states; a tensor that several share is counted once."""
+    """Bytes of all tensors of these states; a shared tensor is counted once."""
     storages: dict[int, int] = {}
     for state in states:
         for value in state.values():
@@ -105,11 +110,11 @@ def _floats(values: Mapping[str, list[Any]]) -> dict[str, list[float]]:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
-    parser.add_argument("contender", choices=CONTENDERS)
+    parser.add_argument("method", choices=METHODS)
     parser.add_argument("--scale", type=float, default=1.0, help="size of the model; 1 is full")
     options = parser.parse_args()
     try:
-        print(json.dumps(measure(options.contender, options.scale)))
+        print(json.dumps(measure(options.method, options.scale)))
     except Exception as error:
         raise SystemExit(reason(error)) from None
 

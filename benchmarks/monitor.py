@@ -1,9 +1,9 @@
 """Cost of a monitor of quantized states in a training step.
 
-``python -m benchmarks.monitor`` takes steps of each workload with a monitor and without one, in
-turns, and writes reports/monitor.{json,md}. A step is forward, backward, update and emptying of
-gradients. The time within the monitor's hooks is measured besides: it is so small that the noise of
-the steps covers it. All times are of the processor, so that other work on the machine counts less.
+``python -m benchmarks.monitor`` takes steps of each workload with and without a monitor, in turns,
+and writes reports/monitor.{json,md}. A step is forward, backward, update and zeroing gradients. The
+time within the monitor's hooks is also measured directly, as it is smaller than the noise of the
+steps. All times are processor times, to reduce the effect of other programs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEAD = (
 
 
 class Timed(Monitor):
-    """A monitor that keeps the seconds of its hooks in each step."""
+    """A monitor with the seconds of its hooks in each step."""
 
     seconds: list[float]
 
@@ -54,7 +54,7 @@ class Timed(Monitor):
 
 
 def processor_time(work: Work) -> float:
-    """Seconds of the processor that one call takes, whatever else the machine does."""
+    """Processor seconds of one call."""
     start = time.process_time()
     work()
     return time.process_time() - start
@@ -89,24 +89,26 @@ def measure(name: str, preset: str, rounds: int, every: int, folder: str) -> dic
         window = min(monitor._window, every)
         states = len(monitor.rows)
     kinds: dict[str, list[float]] = {"wait": [], "window": [], "measured": []}
-    for number, each in enumerate(monitor.seconds, start=1):
-        left = -number % every
-        kind = "measured" if left == 0 else "window" if left < window else "wait"
+    for number, elapsed in enumerate(monitor.seconds, start=1):
+        remaining = -number % every
+        kind = "measured" if remaining == 0 else "window" if remaining < window else "wait"
         if number > WARM_UPS:
-            kinds[kind].append(each)
+            kinds[kind].append(elapsed)
     step = statistics.median(seconds["plain"])
-    own = {kind: statistics.median(each) if each else 0.0 for kind, each in kinds.items()}
-    cost = own["wait"] * (every - window) + own["window"] * (window - 1) + own["measured"]
+    medians = {kind: statistics.median(times) if times else 0.0 for kind, times in kinds.items()}
+    cost = (
+        medians["wait"] * (every - window) + medians["window"] * (window - 1) + medians["measured"]
+    )
     return {
         "states": states,
         "step": step,
         **ratio(seconds["monitored"], seconds["plain"]),
-        **own,
+        **medians,
         "share": cost / (every * step),
     }
 
 
-def page(measured: dict[str, dict[str, float]], about: dict[str, Any], every: int) -> str:
+def page(measured: dict[str, dict[str, float]], info: dict[str, Any], every: int) -> str:
     """The times in Markdown."""
     rows = [
         (
@@ -121,13 +123,13 @@ def page(measured: dict[str, dict[str, float]], about: dict[str, Any], every: in
         )
         for name, row in measured.items()
     ]
-    threads = "1 thread" if about["threads"] == 1 else f"{about['threads']} threads"
+    threads = "1 thread" if info["threads"] == 1 else f"{info['threads']} threads"
     lines = [
         "# The cost of a monitor",
         "",
-        f"`{about['command']}`",
+        f"`{info['command']}`",
         "",
-        f"{about['machine']['processor']}, torch {about['versions']['torch']}, {threads} of torch; "
+        f"{info['machine']['processor']}, torch {info['versions']['torch']}, {threads} of torch; "
         "all times are of the processor, because other work shared the machine. `qmaps.Monitor` "
         f"with `every={every}` and otherwise its defaults, writing a CSV file. Steps with a "
         "monitor and without one are taken in turns; their ratio is that of the medians, with the "
@@ -155,16 +157,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     among(parser, "workload", options.workload, list(WORKLOADS))
     output_folder(options.out)
     torch.set_num_threads(options.threads)
-    found = {}
+    results = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.workload or WORKLOADS:
             for preset in PRESETS:
                 torch.manual_seed(0)
                 measured = measure(name, preset, options.rounds, options.every, folder)
-                found[f"{name}, {preset}"] = measured
-    about = machine.about(argv, "benchmarks.monitor")
-    text = page(found, about, options.every)
-    return written(options.out, "monitor", text, {"about": about, "found": found})
+                results[f"{name}, {preset}"] = measured
+    info = machine.about(argv, "benchmarks.monitor")
+    text = page(results, info, options.every)
+    return written(options.out, "monitor", text, {"about": info, "found": results})
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Errors that roundings leave in moving averages, without a training of quantized states.
+"""Rounding errors of moving averages, without trainings with quantized states.
 
 ``python -m benchmarks.moving_average`` writes reports/moving-average.md and its rows.
 
-First moments: a moving average of random numbers, whose standard deviation is that of an element's
-gradient in a model that was trained for a few steps in 32 bits. Second moments: that of squares
-whose size changes (`follow`), and `qmaps.replay`'s simulation of a fall. The averages are stored in
-codes after every step.
+First moments: a moving average of random numbers; each element's standard deviation is that of its
+gradient in a model after a few steps in 32 bits. Second moments: the average of squares of changing
+size (`follow`), and `qmaps.replay`'s simulation of a fall. The averages are stored in codes after
+every step.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ BETA1, BETA2, STEPS, SECOND_STEPS = 0.95, 0.999, 120, 3000
 def deviations() -> Tensor:
     """Standard deviations of gradients, flat: of the matrices of two models after 300 steps.
 
-    Rows with an element that never had a gradient are left out; the others keep their order, so
-    that an element has the neighbours that it has in trainings.
+    Rows with an element without any gradient are left out. The remaining rows keep their order, so
+    each element keeps its neighbours.
     """
     parts = []
     works: tuple[Workload, ...] = (WORKLOAD, MovedDigits())
@@ -104,14 +104,14 @@ def noise_of(spec: str, deviation: Tensor, mean: float) -> float:
     """Mean square of a first moment's error relative to that of the exact one, in the median block.
 
     Args:
-        spec: of the quantizer.
-        deviation: of each element's gradient.
-        mean: of a gradient, as a share of its deviation: above 0 for some elements, else below.
+        spec: quantizer spec.
+        deviation: standard deviation of each element's gradient.
+        mean: mean gradient divided by its deviation; the sign is random.
 
     Returns:
-        The error of the sum of all moments of the second half, which is what a weight sees. The
-        median is over blocks of 64: under stochastic rounding, few elements that are far smaller
-        than their block's largest decide a mean.
+        The error of the sum of all moments of the second half, the effect on a weight. The median
+        is over blocks of 64: under stochastic rounding, a few elements far smaller than the largest
+        of their block would dominate a mean.
     """
     q, draw = qmaps.quantizer(spec), torch.Generator().manual_seed(0)
     shape = deviation.view(-1, 64).shape
@@ -131,9 +131,9 @@ def noise_of(spec: str, deviation: Tensor, mean: float) -> float:
 
 
 def follow(spec: str | None, change: str, count: int = 8192) -> Tensor:
-    """Second moments, before they are stored, of elements whose gradients change after 300 steps.
+    """Second moments, before they are stored, of elements with other gradients after 300 steps.
 
-    Gradients of every other element, or of one in 64, fall tenfold or a hundredfold, or rise
+    Gradients of every second element, or of one in 64, fall tenfold or a hundredfold, or rise
     tenfold, while those of their neighbours stay.
     """
     draw, q = torch.Generator().manual_seed(0), qmaps.quantizer(spec) if spec else None
@@ -168,9 +168,10 @@ def log_normal(pairs: dict[str, Pair]) -> dict[str, tuple[float, float]]:
     second = [*dict.fromkeys(pair.second for pair in pairs.values() if pair.second)]
     noise = accumulated_noise(deviation, first, 0.9, RoundingKey(seed=0))
     falls = fall_ratios(deviation.square(), second, BETA2, RoundingKey(seed=0))
-    both = dict(zip(first, noise, strict=True)), dict(zip(second, falls, strict=True))
+    noise_of_first = dict(zip(first, noise, strict=True))
+    fall_of_second = dict(zip(second, falls, strict=True))
     return {
-        name: (both[1][pair.second], both[0][pair.first])
+        name: (fall_of_second[pair.second], noise_of_first[pair.first])
         for name, pair in pairs.items()
         if pair.first and pair.second
     }
@@ -207,8 +208,8 @@ def page(
         )
     }
     for moment in ("first", "second"):
-        own = frame[frame["moment"] == moment]
-        wide = own.pivot_table("value", "quantizer", "case", sort=False)
+        part = frame[frame["moment"] == moment]
+        wide = part.pivot_table("value", "quantizer", "case", sort=False)
         bits = [qmaps.quantizer(spec).nbytes((256, 256)) / 8192 for spec in wide.index]
         head = ("quantizer", "bits", *(str(case) for case in wide.columns))
         cells = [

@@ -8,16 +8,17 @@ from pathlib import Path
 
 STAT = Path("/proc/stat")
 BUSY = 0.05
-"""Share of the processors above which a measurement is marked."""
+"""Measurements with a larger share of other programs are marked."""
 LEAST = 0.5
-"""Seconds of all processors together below which the system's counters are too coarse."""
+"""Processor seconds; for less, the system's counters are too coarse."""
 
 
 class Neighbours:
-    """A block of work, and the share of all processors that other programs took during it.
+    """A context with the share of all processors taken by other programs.
 
     Attributes:
-        share: 0 to 1 after the block; None where the system does not say, or the block was short.
+        share: 0 to 1 after the block; None where the system does not report it, or after a short
+            block.
     """
 
     share: float | None = None
@@ -30,9 +31,9 @@ class Neighbours:
         end = _spent()
         if self._start is None or end is None:
             return
-        busy, total, own = (after - before for after, before in zip(end, self._start, strict=True))
+        busy, total, ours = (after - before for after, before in zip(end, self._start, strict=True))
         if total >= LEAST:
-            self.share = min(1.0, max(0.0, (busy - own) / total))
+            self.share = min(1.0, max(0.0, (busy - ours) / total))
 
 
 def _spent() -> tuple[float, float, float] | None:

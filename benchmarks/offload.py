@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.offload`` trains a small net with ZeRO 2 and the optimizer on the CPU, once
 with each optimizer, on two gloo processes, and writes reports/offload.{json,md}: the time of
-``engine.step()`` in interleaved rounds, the memory of a process that has only this optimizer, bytes
-of the states, the losses, and how much those of a resumed run differ. It needs
-the extra ``deepspeed``, ninja's program on the path, and a compiler.
+``engine.step()`` in interleaved rounds, the memory of a process with only this optimizer, bytes of
+the states, the losses, and the difference after resuming. It needs the extra ``deepspeed``, ninja's
+program on the path, and a compiler.
 """
 
 from __future__ import annotations
@@ -101,17 +101,17 @@ def state_nbytes(engine: Any) -> int:
 
 
 def resumed(name: str, engine: Any, width: int, folder: str, step: int) -> float:
-    """Return the largest difference of the next losses of an engine that loads a checkpoint."""
+    """Return the largest difference of the next losses after loading a checkpoint."""
     engine.save_checkpoint(f"{folder}/{name.replace(' ', '-')}")
-    other = engine_of(name, width)
-    other.load_checkpoint(f"{folder}/{name.replace(' ', '-')}")
+    loaded = engine_of(name, width)
+    loaded.load_checkpoint(f"{folder}/{name.replace(' ', '-')}")
     losses: list[list[float]] = []
-    for each in (engine, other):
+    for current in (engine, loaded):
         losses.append([])
         for number in range(step, step + 2):
-            losses[-1].append(backward(each, number))
-            turn(each)
-    return max(abs(one - two) for one, two in zip(*losses, strict=True))
+            losses[-1].append(backward(current, number))
+            turn(current)
+    return max(abs(before - after) for before, after in zip(*losses, strict=True))
 
 
 @contextmanager
@@ -186,7 +186,7 @@ def measured(folder: str, width: int, rounds: int) -> dict[str, dict[str, Any]]:
 
 
 def in_processes(work: Callable[..., None], file: str, *arguments: object) -> dict[str, Any]:
-    """The JSON that `work` writes, on all ranks in a folder of their own."""
+    """The JSON of `work`, run on all ranks in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(work, (folder, *arguments), nprocs=RANKS)
         results: dict[str, Any] = json.loads(Path(folder, file).read_text())
@@ -241,10 +241,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.update(ALLOCATOR)
     for name, result in results.items():
         result |= in_processes(memory_main, "memory.json", name, options.width)
-    about = machine.about(arguments, "benchmarks.offload")
-    about["versions"]["deepspeed"] = deepspeed.__version__
+    info = machine.about(arguments, "benchmarks.offload")
+    info["versions"]["deepspeed"] = deepspeed.__version__
     text = page(results, options.width, options.rounds)
-    return written(options.out, "offload", text, {"about": about, "results": results})
+    return written(options.out, "offload", text, {"about": info, "results": results})
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""One-step errors of the formats of 2026, those without a spec included.
+"""One-step errors of the formats of 2026, with and without a spec.
 
 ``python -m benchmarks.one_step`` quantizes both moments of 32-bit AdamW once, after half of a
-judge's steps, with each format, and writes reports/one-step.{csv,md}. Formats that the algebra does
-not have are written out here, from what their packages decode and encode.
+task's steps, with each format, and writes reports/one-step.{csv,md}. Formats outside the algebra
+are implemented here, after the encoders and decoders of their packages.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from qmaps.lab.compare import Contender
 from qmaps.lab.workloads import train
 from qmaps.optim.presets import pair_of
 from qmaps.storage.files import output_folder, write_text
-from reproduction.judges import JUDGES
 from reproduction.report_file import write_report
+from reproduction.tasks import TASKS
 
 DEFAULT = ("docstring-lm", "lm-tiny")
 BETAS = 0.9, 0.999
@@ -47,9 +47,8 @@ class Method:
 
     Attributes:
         name, source: its name, and the package.
-        first, second: what encoding and decoding makes of a moment; the first one's gets the
-            update's denominator too.
-        spec: the same in the algebra, or next to it.
+        first, second: encode and decode a moment; the first also gets the update's denominator.
+        spec: the same format, or the closest one, in the algebra.
     """
 
     name: str
@@ -94,7 +93,7 @@ def twos_complement(bits: int, size: int = 256) -> State:
 
 
 def dynamic(bits: int, size: int = 256) -> State:
-    """`DE`, whose zero only zeros take; other elements take the smallest value of their sign."""
+    """`DE` with zero for zeros only; other elements take the smallest value of their sign."""
     q = qmaps.quantizer(f"B{size}/DE@{bits}s")
     book = q.map.codebook()
     smallest = float(book[book > 0].min())
@@ -110,7 +109,7 @@ def dynamic(bits: int, size: int = 256) -> State:
 
 
 def upper_half(size: int = 256) -> State:
-    """Second moments under 16 signed levels, of which 8 are above zero: 1/15, 3/15, ..., 1."""
+    """Second moments under 16 signed levels, eight of them above zero: 1/15, 3/15, ..., 1."""
 
     def stored(x: Tensor) -> Stored:
         rows = blocks(x, size)
@@ -163,9 +162,9 @@ def units(size: int = 64) -> Callable[[Tensor, Tensor], Stored]:
         u = m / denominator
         rows = blocks(u, size)
         mean = rows.mean(1, keepdim=True).bfloat16().float()
-        rest = rows - mean
-        step = 1.1 * rest.square().mean().sqrt()
-        place = (rest / step + 1.5).clamp(0, 3)
+        residual = rows - mean
+        step = 1.1 * residual.square().mean().sqrt()
+        place = (residual / step + 1.5).clamp(0, 3)
         codes = place.floor() + (torch.rand(rows.shape, generator=draw) < place % 1)
         levels = (codes - 1.5) * step
         levels -= levels.mean(1, keepdim=True)
@@ -234,16 +233,16 @@ METHODS = (
 )
 
 
-def record(judge: str, states: Path) -> int:
+def record(task: str, states: Path) -> int:
     """Record 32-bit AdamW (seed 0) after half of a model's steps, and return their number."""
-    half = JUDGES[judge].steps // 2
+    half = TASKS[task].steps // 2
 
     def recorder(optimizer: torch.optim.Optimizer, _: torch.nn.Module) -> StateRecorder:
         return StateRecorder(optimizer, states, steps=[half])
 
     with tempfile.TemporaryDirectory() as folder:
         run, full = Path(folder) / "run", Contender(FULL, None)
-        train(JUDGES[judge], full.optimizer, out=run, steps=half, hooks=[recorder])
+        train(TASKS[task], full.optimizer, out=run, steps=half, hooks=[recorder])
     return half
 
 
@@ -259,10 +258,10 @@ def errors(folder: Path, t: int) -> pd.DataFrame:
             second, bits = entry.second(v)
             # m is this times the update with its bias corrections.
             root = second.sqrt() / (1 - BETAS[1] ** t) ** 0.5 + eps
-            first, own = entry.first(m, (1 - BETAS[0] ** t) * root)
+            first, m_bits = entry.first(m, (1 - BETAS[0] ** t) * root)
             total += float((adam_update(m, v, eps) - adam_update(first, second, eps)).abs().sum())
             count += m.numel()
-            first_bits += own * m.numel()
+            first_bits += m_bits * m.numel()
             second_bits += bits * m.numel()
         rows.append(
             {
@@ -293,8 +292,8 @@ def page(frame: pd.DataFrame, command: str) -> str:
         "step says nothing of errors that add up ([trainings](formats.md), [falls](fall.md)).",
         "",
     ]
-    for judge, rows in frame.groupby("judge", sort=False):
-        lines += [f"## {judge}", ""]
+    for task, rows in frame.groupby("judge", sort=False):
+        lines += [f"## {task}", ""]
         head = ("method", "of", "spec", "bits of m", "bits of v", "error")
         lines += markdown(
             head,
@@ -314,18 +313,18 @@ def page(frame: pd.DataFrame, command: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure all methods, and write the report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.one_step", description=__doc__)
-    parser.add_argument("judge", nargs="*", default=list(DEFAULT), metavar="JUDGE",
-                        help=f"any of {', '.join(JUDGES)} (default: small LMs)")  # fmt: skip
+    parser.add_argument("task", nargs="*", default=list(DEFAULT), metavar="TASK",
+                        help=f"any of {', '.join(TASKS)} (default: small LMs)")  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("reports"), help="the report's folder")
     options = parser.parse_args(argv)
-    among(parser, "judge", options.judge, list(JUDGES))
+    among(parser, "task", options.task, list(TASKS))
     out = output_folder(options.out)
     torch.set_num_threads(1)
     frames = []
-    for judge in options.judge:
+    for task in options.task:
         with tempfile.TemporaryDirectory() as folder:
-            taken = record(judge, Path(folder) / "states")
-            frames.append(errors(Path(folder) / "states", taken).assign(judge=judge))
+            captured = record(task, Path(folder) / "states")
+            frames.append(errors(Path(folder) / "states", captured).assign(judge=task))
     frame = pd.concat(frames, ignore_index=True)
     write_text(out / "one-step.csv", frame.to_csv(index=False, lineterminator="\n"))
     write_report(out / "one-step.md", page(frame, command_line("benchmarks.one_step", argv)))

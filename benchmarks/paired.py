@@ -1,4 +1,4 @@
-"""Losses of two contenders compared seed by seed."""
+"""Losses of two methods compared seed by seed."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import pandas as pd
 from scipy import stats
 
 LEVEL, POWER = 0.05, 0.8
-"""Of the t-test, and the probability with which it is to see a difference."""
+"""Significance level and power of the t-test."""
 
 
-def paired(one: pd.Series, other: pd.Series) -> dict[str, float]:
-    """Difference of `one` from `other`, with the same index; NaN of either are left out.
+def paired(losses: pd.Series, baseline: pd.Series) -> dict[str, float]:
+    """Difference of `losses` from `baseline`, with the same index; NaN of either are left out.
 
     Returns:
         `seeds` (how many count), `difference` (mean), and `low` and `high`, the ends of its 95 %
         confidence interval by a t-test; these are NaN for less than two seeds.
     """
-    apart = (one - other).dropna()
+    apart = (losses - baseline).dropna()
     n, mean = len(apart), float(apart.mean())
     half = float(stats.t.ppf(0.975, n - 1) * apart.sem())
     return {"seeds": n, "difference": mean, "low": mean - half, "high": mean + half}
 
 
 def detectable(std: float, seeds: int) -> float:
-    """The mean difference that a paired t-test sees with the probability `POWER`.
+    """The mean difference detected by a paired t-test with the probability `POWER`.
 
     Args:
         std: standard deviation of the differences over seeds.
-        seeds: how many; the result is NaN for one.
+        seeds: number of seeds; the result is NaN for one.
     """
     t = stats.t(seeds - 1)
     return float((t.ppf(1 - LEVEL / 2) + t.ppf(POWER)) * std / seeds**0.5)

@@ -1,4 +1,4 @@
-"""Peers that may be missing, and the engine to run on."""
+"""Optional peers, and the engine in use."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from qmaps.ops.backends import use_backend
 
 BITSANDBYTES = "bitsandbytes"
 KERNEL = "bitsandbytes' kernel"
-"""Its C function by itself, into storage that is there: what its Python around it costs."""
+"""bitsandbytes' C function alone, into existing storage: without the cost of its Python code."""
 TORCHAO = "torchao"
 FLASHOPTIM = "FlashOptim"
-"""Its AdamW, which runs on CUDA devices only."""
+"""AdamW of bitsandbytes, for CUDA devices only."""
 
 
 def need(module: str) -> Any:
@@ -41,23 +41,23 @@ def need(module: str) -> Any:
         raise UnavailableError(f"{package} cannot be imported: {error}") from None
 
 
-def kernel(name: str, code: Tensor, given: Tensor, absmax: Tensor, out: Tensor, block: int) -> Work:
-    """A call of bitsandbytes' C function `name` on these tensors, which it keeps alive."""
+def kernel(name: str, code: Tensor, data: Tensor, absmax: Tensor, out: Tensor, block: int) -> Work:
+    """A call of bitsandbytes' C function `name` on these tensors, with references to them."""
     function = getattr(need("bitsandbytes.cextension").lib, name)
-    sizes = ctypes.c_longlong(block), ctypes.c_longlong(given.numel())
+    sizes = ctypes.c_longlong(block), ctypes.c_longlong(data.numel())
 
     def call() -> None:
-        pointers = [ctypes.c_void_p(t.data_ptr()) for t in (code, given, absmax, out)]
+        pointers = [ctypes.c_void_p(t.data_ptr()) for t in (code, data, absmax, out)]
         function(*pointers, *sizes)
 
     return call
 
 
 class Compiled:
-    """A step that compiles itself, and goes on uncompiled where that fails.
+    """A step that its package compiles; it runs uncompiled where compiling fails.
 
     Attributes:
-        form: which of both it does; "" before the first call.
+        form: "compiled ..." or "uncompiled ...", for reports; "" before the first call.
     """
 
     def __init__(self, step: Work) -> None:
@@ -84,10 +84,10 @@ class Compiled:
 
 
 def torchao(name: str, **options: Any) -> Callable[[list[Tensor]], Work]:
-    """Given parameters, the step of torchao's optimizer `name`.
+    """Return a function from parameters to the step of torchao's optimizer `name`.
 
-    torchao compiles the step of each shape of parameters, which needs a C++ compiler; on CPU
-    tensors that makes it 2 to 5 times faster.
+    torchao compiles the step of each shape of parameters. Compiling needs a C++ compiler and makes
+    the step 2 to 5 times faster on CPU tensors.
     """
 
     def prepare(params: list[Tensor]) -> Work:

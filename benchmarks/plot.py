@@ -23,7 +23,7 @@ Look = tuple[str, str]
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """Write a PNG whose rows are the cases that have ratios, in their order from the top."""
+    """Write a PNG with a row for each case with ratios, in their order from the top."""
     rows = [row for row in results["cases"] if row["ratios"]]
     figure = Figure(figsize=(11, 2 + 0.42 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
@@ -34,7 +34,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 
 def ratios(axes: Axes, rows: Sequence[dict[str, Any]]) -> list[Line2D]:
-    """Draw the ratios to peers, one line for each row; returns what a legend shows."""
+    """Draw the ratios to peers, one line for each row; return the entries of the legend."""
     peers = list(dict.fromkeys(peer for row in rows for peer in row["ratios"]))
     looks = {
         peer: (COLOURS[i] if i < len(COLOURS) else OTHER, MARKERS[i % len(MARKERS)])

@@ -16,10 +16,10 @@ ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536
 
 
 def in_fresh_process(module: str, *arguments: str) -> dict[str, Any]:
-    """The JSON that a module prints, alone in a process whose peaks show temporary arrays.
+    """Run a module alone in a new process, for peaks of temporary arrays; return its JSON output.
 
     Raises:
-        RuntimeError: the process failed; the last line of its output says why.
+        RuntimeError: the process failed; the message is the last line of its output.
     """
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
@@ -37,7 +37,7 @@ def in_fresh_process(module: str, *arguments: str) -> dict[str, Any]:
 
 
 def peak(work: Callable[[], object]) -> float | None:
-    """MiB by which the resident memory rises at most during `work`; None if unknown."""
+    """Largest increase of the resident memory during `work`, in MiB; None if unknown."""
     try:
         Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
         before = _status("VmRSS")

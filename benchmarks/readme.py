@@ -1,6 +1,6 @@
-"""What README.md and the pages that it links say of measurements, made from the committed results.
+"""Measurements in README.md and its linked pages, generated from the committed results.
 
-``python -m benchmarks.readme`` replaces what stands between ``<!-- table: NAME -->`` and
+``python -m benchmarks.readme`` replaces the text between ``<!-- table: NAME -->`` and
 ``<!-- end of table -->``, and between ``<!-- words: NAME -->`` and ``<!-- end of words -->``, in
 the files of `PAGES`, and draws docs/memory.svg; a test fails where a file is not up to date.
 """
@@ -28,13 +28,13 @@ WORKLOAD = "gpt2-4-layers"
 PICTURE = ROOT / "docs" / "memory.svg"
 MODEL, BARS = "7B", ("32bit", "8bit", "4bit", "3bit")
 CARDS = (48, 80)
-"""Sizes of cards, in GB, that the picture has lines for."""
+"""Sizes of GPU memory, in GB, drawn as lines."""
 PARTS = {"parameters": "#b0bec5", "gradients": "#78909c", "states": "#ef6c00"}
 """Parts of a bar, with their colours."""
 
 
 def training(folder: str = "bench") -> tuple[dict[str, float], dict[str, float], dict[str, Any]]:
-    """Seconds of the optimizer and of a training step by contender, and their memory."""
+    """Seconds of the optimizer and of a training step by method, and their memory."""
     path = REPORTS / folder / "training.json"
     result = json.loads(path.read_text(encoding="utf-8"))["workloads"][WORKLOAD]
     optimizer, seconds = (
@@ -122,7 +122,7 @@ def total(preset: str) -> str:
 
 
 def picture() -> str:
-    """Bars of what a model takes by width of its states, in SVG."""
+    """Bars of a model's memory by width of its states, in SVG."""
     left, top, height, scale = 56, 24, 18, 5.2  # pixels; the last of a GB
     bottom = top + len(BARS) * (height + 5)
     lines = [
@@ -191,7 +191,7 @@ PAGES: dict[str, dict[str, Callable[[], list[str] | str]]] = {
     "reports/README.md": {"blind": verdict_counts.blind_safe},
     "docs/speed.md": {"speed": speed, "avx2": avx2},
 }
-"""Files, with what stands in them: tables are lists of lines, words are text."""
+"""Generated parts of files: tables are lists of lines, words are text."""
 
 
 def updated(name: str, text: str) -> str:

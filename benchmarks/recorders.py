@@ -1,8 +1,8 @@
 r"""Optimizers of other packages under the recorder, in checkpoints, in sweeps and after conversion.
 
 ``python -m benchmarks.recorders`` tries every optimizer class of `PACKAGES` in turn and writes
-reports/recorders.{csv,md}. It needs an environment of its own, so that none of these packages is a
-dependency of qmaps:
+reports/recorders.{csv,md}. Run it in another environment, as none of these packages is a dependency
+of qmaps:
 
     python -m venv /tmp/recorders
     /tmp/recorders/bin/pip install torch==2.13.0 ".[lab]" pytorch-optimizer==4.1.0 \
@@ -11,9 +11,9 @@ dependency of qmaps:
     /tmp/recorders/bin/pip install --no-deps --ignore-requires-python emerging-optimizers==0.3.0
     /tmp/recorders/bin/python -m benchmarks.recorders
 
-timm's optimizers are imported without its models, which need torchvision. emerging-optimizers asks
-for Python 3.12; on 3.11, all that it lacks is ``typing.override``, which is added here. A package
-that is not installed has a line with the reason. ``torch.compile`` is switched off.
+timm's optimizers are imported without its models and their dependency torchvision.
+emerging-optimizers asks for Python 3.12; on 3.11 it lacks only ``typing.override``, added here. A
+missing package gets a line with the reason. ``torch.compile`` is switched off.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ STEPS = 4
 SPEC = "B256/DE@8s"
 PAIR = "B256/DE@8s + B256/DE-0@8u"
 LIMIT = 60
-"""Seconds that a class may take."""
+"""Timeout of a class in seconds."""
 EQUAL = 1e-5
-"""Largest difference of two updates, as a share of the largest update, that is called equal."""
+"""Largest difference of equal updates, as a share of the largest update."""
 CONTINUED = {
     "adam": "AdamW",
     "ademamix": "AdEMAMix",
@@ -99,9 +99,9 @@ def optimizers(module: str) -> dict[str, type[torch.optim.Optimizer]]:
     _prepare(module)
     package = importlib.import_module(module)
     modules = [package]
-    for found in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{module}."):
+    for info in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{module}."):
         with suppress(Exception):  # parts for hardware that is not here
-            modules.append(importlib.import_module(found.name))
+            modules.append(importlib.import_module(info.name))
     top = module.partition(".")[0]
     classes: dict[str, type[torch.optim.Optimizer]] = {}
     for name, value in ((n, v) for part in modules for n, v in vars(part).items()):
@@ -114,7 +114,7 @@ def optimizers(module: str) -> dict[str, type[torch.optim.Optimizer]]:
 
 
 def _prepare(module: str) -> None:
-    """Make a package importable that asks for more than its optimizers need."""
+    """Make the optimizers of a package importable without its other dependencies."""
     if not hasattr(typing, "override"):
         typing.override = lambda function: function  # type: ignore[attr-defined]
     spec = importlib.util.find_spec("timm") if module.startswith("timm") else None
@@ -126,7 +126,7 @@ def _prepare(module: str) -> None:
 
 
 def parameters() -> Params:
-    """A matrix that is large enough to quantize, and a vector."""
+    """A matrix large enough to be quantized, and a vector."""
     draw = torch.Generator().manual_seed(0)
     # Small, so that rounding of parameters is small beside their updates.
     return [torch.nn.Parameter(0.01 * torch.randn(*size, generator=draw)) for size in SIZES]
@@ -152,7 +152,7 @@ def makers(cls: type[torch.optim.Optimizer], params: Params) -> Iterator[Maker]:
 
 
 def step(optimizer: torch.optim.Optimizer, params: Params, seed: int, way: str) -> None:
-    """Take one step on a quadratic loss that depends on `seed`."""
+    """Take one step on a quadratic loss; `seed` changes the loss."""
     draw = torch.Generator().manual_seed(seed)
     pairs = [(p, *torch.randn(2, *p.shape, generator=draw)) for p in params]
 
@@ -196,13 +196,13 @@ def made(cls: type[torch.optim.Optimizer]) -> tuple[Maker, str]:
 
 
 def _train(optimizer: Any) -> None:
-    """Switch an optimizer with modes to that of training."""
+    """Switch an optimizer with modes to training mode."""
     if callable(getattr(optimizer, "train", None)):
         optimizer.train()
 
 
 def row(name: str, cls: type[torch.optim.Optimizer]) -> dict[str, str]:
-    """What a class does, a text for each of `COLUMNS`."""
+    """Results of a class, a text for each of `COLUMNS`."""
     texts = {"class": name, "states": "", **dict.fromkeys(COLUMNS, "")}
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -245,17 +245,17 @@ def _recorded(
             step(optimizer, params, seed, way)
     if not list(folder.glob("step-*")):
         return "no states of parameters", ""
-    found = load(folder)
-    names = [", ".join(found.states(name)) for name in found.parameters()]
+    loaded = load(folder)
+    names = [", ".join(loaded.states(name)) for name in loaded.parameters()]
     states = "; ".join(dict.fromkeys(names))
-    if found.steps != list(range(1, STEPS + 1)):
-        return f"steps {found.steps} of {STEPS}", states
+    if loaded.steps != list(range(1, STEPS + 1)):
+        return f"steps {loaded.steps} of {STEPS}", states
     for name, value in _floats(optimizer, params):
         if not any(
-            name in found.values(p)
-            and found.shape(p, name) == tuple(value.shape)
-            and torch.equal(found.tensor(p, name, check=False), value.float())
-            for p in found.parameters()
+            name in loaded.values(p)
+            and loaded.shape(p, name) == tuple(value.shape)
+            and torch.equal(loaded.tensor(p, name, check=False), value.float())
+            for p in loaded.parameters()
         ):
             return f"without {name}", states
     return YES, states
@@ -264,8 +264,8 @@ def _recorded(
 def _floats(optimizer: torch.optim.Optimizer, params: Params) -> Iterator[tuple[str, Tensor]]:
     """Name and tensor of the states of floating-point numbers, those in known codes decoded."""
     for p in params:
-        about = About(optimizer.param_groups[0], vars(optimizer), tuple(p.shape))
-        for name, value in _members(dict(decoded_codes(optimizer.state.get(p, {}), about))):
+        context = About(optimizer.param_groups[0], vars(optimizer), tuple(p.shape))
+        for name, value in _members(dict(decoded_codes(optimizer.state.get(p, {}), context))):
             value = value.read() if isinstance(value, Lazy) else value
             is_tensor = isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 0
             if is_tensor:
@@ -288,28 +288,28 @@ def _members(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def _reloaded(optimizer: torch.optim.Optimizer, params: Params, path: Path) -> str:
     """Load the optimizer's checkpoint, and compare step and states."""
     torch.save(optimizer.state_dict(), path)
-    found = load(path)
-    tensors = [t for _, _, t in found.items()]
+    states = load(path)
+    tensors = [t for _, _, t in states.items()]
     for name, value in _floats(optimizer, params):
         if not any(t.shape == value.shape and torch.equal(t, value.float()) for t in tensors):
             return f"without {name}"
-    return YES if found.step == STEPS else f"step {found.step} of {STEPS}"
+    return YES if states.step == STEPS else f"step {states.step} of {STEPS}"
 
 
 def _swept(folder: Path) -> str:
-    found = load(folder)
+    loaded = load(folder)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         frame = qmaps.sweep.run(folder, SPEC)
     states = ", ".join(dict.fromkeys(frame["state"]))
-    left = [str(w.message) for w in told if "left out" in str(w.message)]
-    return f"{YES}: {states}" + (f"; left out: {', '.join(found.codes)}" if left else "")
+    omitted = [str(w.message) for w in told if "left out" in str(w.message)]
+    return f"{YES}: {states}" + (f"; left out: {', '.join(loaded.codes)}" if omitted else "")
 
 
 def _paired(folder: Path) -> str:
-    """The own names of the states that are both moments of a pair."""
-    found = load(folder)
-    adam = found.as_adam()
+    """The optimizer's names of the two moments of a pair."""
+    states = load(folder)
+    adam = states.as_adam()
     (name, *_) = adam.with_moments()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -317,19 +317,19 @@ def _paired(folder: Path) -> str:
     updates = frame[frame["state"] == "update"]
     if not updates["mean_abs_error"].between(0, 1e3).all():
         return f"updates of {number(updates['mean_abs_error'].max())} from their own"
-    places = dict(zip(adam.states(name), found.states(name), strict=True))
+    places = dict(zip(adam.states(name), states.states(name), strict=True))
     return f"{YES}: {places['exp_avg']}, {places['exp_avg_sq']}"
 
 
 def _continued(optimizer: torch.optim.Optimizer, params: Params, way: str) -> str:
-    """Convert the states for qmaps, and compare its next update with that of the optimizer."""
+    """Convert the states for qmaps, and compare its next update with the optimizer's."""
     converted, report = convert_state_dict(optimizer.state_dict(), "qmaps", states="32bit")
     kind = type(optimizer).__name__
     classes = [name for name, value in vars(optim).items() if isinstance(value, type)]
     same = [name for name in classes if name.lower() == kind.lower()]
     ours = same[0] if same else CONTINUED[report.optimizer]
-    own = iter(p.detach().clone().requires_grad_() for p in params)
-    groups = [[next(own) for _ in group["params"]] for group in optimizer.param_groups]
+    leaves = iter(p.detach().clone().requires_grad_() for p in params)
+    groups = [[next(leaves) for _ in group["params"]] for group in optimizer.param_groups]
     copies = [torch.nn.Parameter(p) for group in groups for p in group]
     numbers = iter(copies)
     sizes = [len(group) for group in groups]
@@ -401,8 +401,8 @@ def of_package(package: str) -> dict[str, Any]:
     return {"package": f"{package} {version}", "reason": "", "rows": rows}
 
 
-def _short(text: str, most: int = 110) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."
+def _short(text: str, length: int = 110) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def page(results: Sequence[dict[str, Any]], command: str) -> str:

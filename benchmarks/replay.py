@@ -1,8 +1,8 @@
 """The time to replay 100 pairs over 100 steps of a model of GPT-2-small's size, sampled at 1 %.
 
 ``python -m benchmarks.replay`` writes states and gradients of the sampled rows to a temporary
-folder, and prints the seconds that reading and replaying them takes. The elements are random: the
-time does not depend on what they are.
+folder, and prints the seconds of reading and replaying them. The elements are random: their values
+do not affect the time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def distinct_pairs(count: int) -> list[str]:
-    """Pairs of which no two share a quantizer, the most expensive case."""
+    """Pairs without a common quantizer, the most expensive case."""
     blocks = (32, 64, 128, 256, 512, 1024, 2048)
     first = [f"B{b}/{m}@{w}s" for w in (8, 4, 5, 6, 3) for m in ("DE", "linear", "tree", "power2")
              for b in blocks]  # fmt: skip
@@ -51,7 +51,7 @@ def distinct_pairs(count: int) -> list[str]:
 
 
 def spent() -> float:
-    """Processor seconds of this process and of its workers that have ended."""
+    """Processor seconds of this process and of its finished workers."""
     return processor_seconds() + processor_seconds(resource.RUSAGE_CHILDREN)
 
 
@@ -63,28 +63,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=100, help="number of steps")
     parser.add_argument("--share", type=float, default=0.01, help="share of the elements")
     parser.add_argument("--workers", type=int, default=2, help="processes, of one thread each")
-    given = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    pairs = distinct_pairs(given.count)
-    if given.pairs == "standard":
-        pairs = list(dict.fromkeys([*qmaps.sweep.STANDARD, *pairs]))[: given.count]
+    pairs = distinct_pairs(args.count)
+    if args.pairs == "standard":
+        pairs = list(dict.fromkeys([*qmaps.sweep.STANDARD, *pairs]))[: args.count]
     weights = {}
     for name, shape in shapes().items():
-        rows = rows_of(shape, round(given.share * math.prod(shape)))
+        rows = rows_of(shape, round(args.share * math.prod(shape)))
         count = shape[0] if rows is None else len(rows)
         weights[name] = torch.nn.Parameter(torch.zeros(count, *shape[1:]))
     with tempfile.TemporaryDirectory() as folder:
         optimizer = torch.optim.AdamW(weights.values())
-        options = Gradients(given.steps, max_bytes=None)
+        options = Gradients(args.steps, max_bytes=None)
         names = list(weights.items())
         with StateRecorder(optimizer, folder, names=names, steps=[1], gradients=options):
-            for _ in range(given.steps + 1):
+            for _ in range(args.steps + 1):
                 for weight in weights.values():
                     weight.grad = torch.randn_like(weight) * 1e-3
                 optimizer.step()
         began, used = time.perf_counter(), spent()
-        frame = qmaps.replay.run(folder, pairs, min_quantized_size=0, workers=given.workers)
+        frame = qmaps.replay.run(folder, pairs, min_quantized_size=0, workers=args.workers)
         seconds = time.perf_counter() - began
     elements = int(frame.drop_duplicates("parameter")["numel"].sum())
     measured = {
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "steps": int(frame["steps"].max()),
         "elements": elements,
         "share": round(elements / sum(map(math.prod, shapes().values())), 4),
-        "workers": given.workers,
+        "workers": args.workers,
         "seconds": round(seconds, 1),
         "processor_seconds": round(spent() - used, 1),
     }

@@ -87,11 +87,11 @@ def table(
     plain = next(iter(ratios.values()))
     rows: list[tuple[str, ...]] = []
     for names, seconds in ratios.items():
-        each = quartiles([mine / its for mine, its in zip(seconds, plain, strict=True)])
+        summary = quartiles([mine / its for mine, its in zip(seconds, plain, strict=True)])
         rows.append((
             *(f"`{name}`" for name in names),
-            f"{each['median']:.2f}",
-            f"{each['q1']:.2f} to {each['q3']:.2f}",
+            f"{summary['median']:.2f}",
+            f"{summary['q1']:.2f} to {summary['q3']:.2f}",
             f"{min(seconds) / min(plain):.2f}",
         ))  # fmt: skip
     return markdown(head, rows)
@@ -100,12 +100,12 @@ def table(
 def begun(
     module: str, doc: str | None, rounds: int, argv: Sequence[str] | None
 ) -> argparse.Namespace:
-    """The options of a command that steps matrices on one thread, which is set; prints where.
+    """Set one thread; return the options of a command for steps of matrices, and print the machine.
 
     Args:
-        module: which it is.
-        doc: what it does.
-        rounds: the default of ``--rounds``.
+        module: module of the command.
+        doc: its description.
+        rounds: default of ``--rounds``.
         argv: its arguments; None for those of this process.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=doc)
@@ -118,8 +118,8 @@ def begun(
     )
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    about = machine.about(argv, module)
-    print(f"{about['machine']['processor']}, {about['isa']}\n")
+    info = machine.about(argv, module)
+    print(f"{info['machine']['processor']}, {info['isa']}\n")
     return options
 
 

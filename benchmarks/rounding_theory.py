@@ -1,10 +1,10 @@
 r"""Rounding under an exponential moving average, on codes of equal distance.
 
-The state is q = Q(y) with y = q + w and w = (1 - beta) (z - q), where z is what it averages: a
-value with normal noise of standard deviation sigma. Q rounds to multiples of a gap d. All functions
-take and return multiples of the gap: ``noise`` is sigma / d, and variances are in units of d^2.
-``jitter`` is the standard deviation of w, about (1 - beta) sigma / d. The sums over k are Fourier
-series of the rounding error.
+The state is q = Q(y) with y = q + w and w = (1 - beta) (z - q), where z is the averaged value, with
+normal noise of standard deviation sigma. Q rounds to multiples of a gap d. All functions take and
+return multiples of the gap: ``noise`` is sigma / d, and variances are in units of d^2. ``jitter``
+is the standard deviation of w, about (1 - beta) sigma / d. The sums over k are Fourier series of
+the rounding error.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import math
 
 
 def stall_radius(beta: float) -> float:
-    """The distance from its target, in gaps, at which nearest rounding no longer moves a state.
+    """Largest distance from its target, in gaps, of a state stuck under nearest rounding.
 
-    It stalls where (1 - beta) |z - q| <= d / 2, that is, within d / (2 (1 - beta)).
+    It stalls where (1 - beta) |z - q| <= d / 2, or |z - q| <= d / (2 (1 - beta)).
 
     >>> round(stall_radius(0.9)), round(stall_radius(0.999))
     (5, 500)
@@ -24,7 +24,7 @@ def stall_radius(beta: float) -> float:
 
 
 def kept_movement(jitter: float) -> float:
-    """The share of its movement that nearest rounding keeps, if noise moves the state about.
+    """The share of its movement kept by nearest rounding, under noise of the state.
 
     It is the slope of E[Q(w)] in the mean of w, 1 + 2 sum over k of (-1)^k exp(-2 (pi k jitter)^2).
     The effective beta is 1 - (1 - beta) times it.
@@ -58,9 +58,9 @@ def nearest_variance(jitter: float) -> float:
 def stochastic_variance(jitter: float) -> float:
     """Variance, in d^2, of one stochastic rounding; 1/6 for much jitter.
 
-    With the fraction f of a gap it is f (1 - f), on average 1/6 - sum over k of
-    exp(-2 (pi k jitter)^2) / (pi k)^2. For little jitter that is about sqrt(2 / pi) jitter: a state
-    that sits on a code and is pushed by little is rarely moved.
+    For the fraction f of a gap it is f (1 - f), on average 1/6 - sum over k of
+    exp(-2 (pi k jitter)^2) / (pi k)^2. For little jitter it is about sqrt(2 / pi) jitter: small
+    updates rarely move a state away from its code.
 
     >>> round(6 * stochastic_variance(1), 6), round(stochastic_variance(0.001) * 1000, 2)
     (1.0, 0.8)
@@ -91,9 +91,9 @@ def stochastic_error(beta: float, noise: float) -> float:
 
     V = amplification * stochastic_variance(jitter) with jitter^2 = (1 - beta)^2 (2 noise^2 /
     (1 + beta) + V), because z - q varies by z, by the exact average, and by the error. It is at
-    most about 1 / (6 (1 - beta^2)); with little jitter it is E|z - q| / (1 + beta), which does not
-    grow with 1 / (1 - beta). It is a mean over averages that lie anywhere between two codes, and
-    takes z - q as normal, which is within 10 % for beta of at least 0.9.
+    most about 1 / (6 (1 - beta^2)). For little jitter it is E|z - q| / (1 + beta) and does not grow
+    with 1 / (1 - beta). The formula is a mean over all positions of the average between two codes,
+    and assumes a normal z - q; this is accurate to 10 % for beta of at least 0.9.
 
     >>> round(stochastic_error(0.999, 0), 2), round(stochastic_error(0.999, 10), 2)
     (0.16, 4.02)
@@ -106,5 +106,5 @@ def stochastic_error(beta: float, noise: float) -> float:
 
 
 def _terms(jitter: float) -> int:
-    """One more than the number of terms that count in float64."""
+    """One more than the number of terms above float64's precision."""
     return 2 + math.ceil(math.sqrt(20) / (math.pi * jitter))

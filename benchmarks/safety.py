@@ -1,4 +1,4 @@
-"""Words and tables that say how each preset ended beside 32 bits, from the committed rows."""
+"""Words and tables on the result of each preset beside 32 bits, from the committed rows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.blind.equivalence import WITHIN, of_known_slope, percent
-from benchmarks.blind.judges import JUDGES
+from benchmarks.blind.models import MODELS
 from benchmarks.blind.report import nats, tuned_losses
-from benchmarks.judges import parameters
 from benchmarks.long import MARGINS, NEW, SHORTER, STUDIES, TRIALS, Ended, Study, ended, in_percent
 from benchmarks.long_run import TRIALS as LONG_RUN
 from benchmarks.long_run import TUNING, tuned
 from benchmarks.long_run import compared as long_run
 from benchmarks.markdown import markdown
+from benchmarks.tasks import parameters
 from benchmarks.trials import FULL
 from benchmarks.version_0_3 import PAIR_OF
 from docsite.page import ROOT
@@ -35,7 +35,7 @@ TRAININGS = {
     "convnet": {"moved-digits": {0.001: "below the best rate"}},
     "language model": {"lm-tiny": {0.003: "a quarter of the best rate", 0.012: BEST}},
 }
-"""Kinds of long trainings: the task, and what its learning rates are to the best one."""
+"""Kinds of long trainings: the task, and its learning rates relative to the best one."""
 SHOWN = ("8bit", "4bit", "3bit", "2bit", "paper-8bit", "paper-4bit")
 """Presets of version 0.3."""
 KINDS = {
@@ -94,19 +94,19 @@ def words() -> list[str]:
         cells = []
         for preset in MARGINS:
             said = {training.rate: word(training.result, preset) for training in same}
-            both = " and ".join(f"{one} at {rate}" for rate, one in said.items())
-            cells.append(both if len({*said.values()}) > 1 else next(iter(said.values())))
+            combined = " and ".join(f"{verdict} at {rate}" for rate, verdict in said.items())
+            cells.append(combined if len({*said.values()}) > 1 else next(iter(said.values())))
         rows.append((kind, *cells))
     return markdown(("training", *(f"`{name}`" for name in MARGINS)), rows)
 
 
 def summary(preset: str) -> str:
-    """In how many long trainings a preset has which word."""
-    found = [word(training.result, preset) for training in trainings()]
-    counts = {said: found.count(said) for said in (KEEPS_UP, SLOWER, CANNOT_TELL)}
-    if counts[CANNOT_TELL] == len(found):
-        return f"in {len(found)} long trainings the runs cannot tell yet whether it keeps up"
-    text = f"keeps up with 32 bits in {counts[KEEPS_UP]} of {len(found)} long trainings"
+    """Counts of long trainings by word, for a preset."""
+    words = [word(training.result, preset) for training in trainings()]
+    counts = {said: words.count(said) for said in (KEEPS_UP, SLOWER, CANNOT_TELL)}
+    if counts[CANNOT_TELL] == len(words):
+        return f"in {len(words)} long trainings the runs cannot tell yet whether it keeps up"
+    text = f"keeps up with 32 bits in {counts[KEEPS_UP]} of {len(words)} long trainings"
     if counts[SLOWER]:
         text += f", is slower in {counts[SLOWER]}"
     if counts[CANNOT_TELL]:
@@ -115,7 +115,7 @@ def summary(preset: str) -> str:
 
 
 def now() -> list[str]:
-    """The words, each with the share of steps by which the preset is slower, by length too."""
+    """The words, each with the preset's relative increase of steps, by length too."""
     rows = []
     for training in trainings((*SHORTER, *STUDIES)):
         study, result = training.study, training.result
@@ -149,22 +149,22 @@ def former() -> list[str]:
     losses, sizes = tuned_losses(trials), parameters(trials)
     rows = {(row["judge"], row["quantizer"]): row for row in records(steps.query("factor == 1"))}
 
-    def cell(judge: str, preset: str) -> str:
-        row = rows.get((judge, PAIR_OF[preset]))
+    def cell(model: str, preset: str) -> str:
+        row = rows.get((model, PAIR_OF[preset]))
         if row is not None and np.isnan(row["steps"]):
-            return f"{nats(losses, judge, PAIR_OF[preset], FULL)} nats"
+            return f"{nats(losses, model, PAIR_OF[preset], FULL)} nats"
         return _outcome(row)
 
     return markdown(
         ("model", "parameters", "steps", *(f"`{name}`" for name in SHOWN)),
         [
             (
-                f"{kind} (`{judge}`)",
-                f"{sizes[judge] / 1e6:.2g} M",
-                str(JUDGES[judge].steps),
-                *(cell(judge, preset) for preset in SHOWN),
+                f"{kind} (`{model}`)",
+                f"{sizes[model] / 1e6:.2g} M",
+                str(MODELS[model].steps),
+                *(cell(model, preset) for preset in SHOWN),
             )
-            for judge, kind in KINDS.items()
+            for model, kind in KINDS.items()
         ],
     )
 
@@ -177,9 +177,9 @@ def _outcome(row: dict[str, Any] | None) -> str:
 
 
 def quarter() -> list[str]:
-    """The models that tell steps, at a quarter of the best rate.
+    """The models with known slopes, at a quarter of the best rate.
 
-    The first column of numbers is the share of steps that 32 bits itself loses there.
+    The first column of numbers is the loss of 32 bits itself there, as a share of steps.
     """
     trials, steps = blind()
     full = trials[(trials["quantizer"] == FULL) & (trials["length"] == 1)]
@@ -187,40 +187,40 @@ def quarter() -> list[str]:
     at = {(row["judge"], row["quantizer"]): row for row in records(steps.query("factor == 0.25"))}
     names = [name for name in SHOWN if name != "paper-8bit"]
     rows = []
-    for judge in KINDS:
-        own = [at.get((judge, PAIR_OF[name])) for name in names]
-        if all(row is None or np.isnan(row["steps"]) for row in own):
+    for model in KINDS:
+        outcomes = [at.get((model, PAIR_OF[name])) for name in names]
+        if all(row is None or np.isnan(row["steps"]) for row in outcomes):
             continue
         itself = "not known"
-        if judge in falls:
-            losses = full[full["judge"] == judge].pivot_table("loss", "seed", "factor")
+        if model in falls:
+            losses = full[full["judge"] == model].pivot_table("loss", "seed", "factor")
             apart = (losses[0.25] - losses[1.0]).mean()
-            itself = f"{100 * np.expm1(apart / falls[judge]):+.1f}"
-        rows.append((f"`{judge}`", itself, *map(_outcome, own)))
+            itself = f"{100 * np.expm1(apart / falls[model]):+.1f}"
+        rows.append((f"`{model}`", itself, *map(_outcome, outcomes)))
     return markdown(("model", "32 bits", *(f"`{name}`" for name in names)), rows)
 
 
 def medians() -> list[str]:
     """Means beside medians over seeds, where single runs of 32 bits move the mean."""
     trials, steps = blind()
-    whole = trials[(trials["factor"] == 1) & (trials["length"] == 1)]
-    found = []
-    for judge in ("lm-tiny", "stdlib-lm"):
-        losses = whole[whole["judge"] == judge].pivot_table("loss", "seed", "quantizer")
-        fall = steps[(steps["factor"] == 1) & (steps["judge"] == judge)]["slope"].iloc[0]
-        found.append((f"`{judge}`", losses, fall))
+    full_length = trials[(trials["factor"] == 1) & (trials["length"] == 1)]
+    results = []
+    for model in ("lm-tiny", "stdlib-lm"):
+        losses = full_length[full_length["judge"] == model].pivot_table("loss", "seed", "quantizer")
+        fall = steps[(steps["factor"] == 1) & (steps["judge"] == model)]["slope"].iloc[0]
+        results.append((f"`{model}`", losses, fall))
     frame, tuning = (pd.read_csv(REPORTS / name) for name in (LONG_RUN, TUNING))
     work = tuned(tuning)
     losses = frame[frame["steps"] == work.steps].pivot_table("loss", "seed", "quantizer")
     fall = long_run(frame, work)["slope"].iloc[0]
-    found.append((f"`lm-tiny`, {work.steps:,} steps", losses, fall))
+    results.append((f"`lm-tiny`, {work.steps:,} steps", losses, fall))
     names = ("8bit", "4bit", "3bit")
     rows = []
-    for model, losses, fall in found:
+    for model, losses, fall in results:
         apart = [losses[PAIR_OF[name]] - losses[FULL] for name in names]
-        both = (
+        pair = (
             " and ".join(f"{100 * np.expm1(d / fall):+.1f}" for d in (a.mean(), a.median()))
             for a in apart
         )
-        rows.append((model, *both))
+        rows.append((model, *pair))
     return markdown(("mean and median", *(f"`{name}`" for name in names)), rows)

@@ -87,7 +87,7 @@ def snapshot(by_name: Mapping[str, tuple[int, ...]], folder: Path) -> Path:
 
 
 def planned(pairs: Sequence[str]) -> list[Item]:
-    """The items of a sweep of all of GPT-2 small, whose states nobody reads."""
+    """The items of a sweep of all of GPT-2 small, without its states."""
 
     def absent() -> torch.Tensor:
         raise AssertionError
@@ -106,7 +106,7 @@ def read(path: Path) -> None:
 
 
 def parallel_share(items: Sequence[Item], workers: int) -> float:
-    """The share of the work that the busiest worker has, the items with most begun first."""
+    """The busiest worker's share of the work; items with the most work start first."""
     loads = [0] * workers
     for work in sorted((item.work for item in items), reverse=True):
         loads[loads.index(min(loads))] += work
@@ -116,14 +116,14 @@ def parallel_share(items: Sequence[Item], workers: int) -> float:
 def model(items: Sequence[Item], workers: int, reading: float) -> float:
     """The time of a sweep on one machine, in units of that of one process.
 
-    Measuring is divided among the workers as `parallel_share` says. Reading is not: all of them
-    share one source.
+    Measuring is divided among the workers by `parallel_share`. Reading is not: all of them share
+    one source.
     """
     return max(reading, parallel_share(items, workers))
 
 
 def on(pool: Executor, items: Sequence[Item], states: CapturedStates) -> None:
-    """Measure all items in a pool that is warm."""
+    """Measure all items in a warm pool."""
     jobs = [executors.Job(item.number, item.parameter, item.work, item.measure) for item in items]
     for _ in executors.on_executor(jobs, pool, states):
         pass
@@ -135,13 +135,13 @@ def spin() -> int:
 
 
 def spins(pool: Executor, number: int) -> None:
-    """As many at once in a pool that is warm: what the machine gives to so many processes."""
+    """About a second of computation on `number` workers of a warm pool at once."""
     for spun in [pool.submit(spin) for _ in range(number)]:
         spun.result()
 
 
 def processor_seconds(who: int = resource.RUSAGE_SELF) -> float:
-    """Processor time so far, of this process or of its children that have ended."""
+    """Processor time so far, of this process or of its finished children."""
     used = resource.getrusage(who)
     return used.ru_utime + used.ru_stime
 
@@ -192,13 +192,13 @@ def frame(
     seconds: dict[str, list[float]], items: Sequence[Item], pairs: Sequence[str]
 ) -> pd.DataFrame:
     """A row for each number of workers."""
-    one = seconds["one process"]
-    reading = ratio(seconds["reading"], one)["ratio"]
+    baseline = seconds["one process"]
+    reading = ratio(seconds["reading"], baseline)["ratio"]
     every = planned(pairs)
     return pd.DataFrame(
         {
             "workers": workers,
-            "measured": ratio(seconds[str(workers)], one)["ratio"]
+            "measured": ratio(seconds[str(workers)], baseline)["ratio"]
             if str(workers) in seconds
             else None,
             "model": model(items, workers, reading),
@@ -210,10 +210,10 @@ def frame(
 
 def page(
     rows: pd.DataFrame,
-    found: dict[str, list[float]],
+    seconds: dict[str, list[float]],
     spent: Sequence[float],
     items: Sequence[Item],
-    about: dict[str, Any],
+    info: dict[str, Any],
     in_pool: tuple[float, float] | None,
     load: float,
 ) -> str:
@@ -222,11 +222,11 @@ def page(
     elements = sum({item.parameter: item.numel for item in items}.values())
     every = sum(math.prod(shape) for shape in shapes().values())
     every_item = planned([pair.spec for pair in items[0].pairs])
-    each = median(spent) / elements / count * 1e9
+    cost = median(spent) / elements / count * 1e9
     goal = GOAL / every / 100 * 1e9
-    reading = ratio(found["reading"], found["one process"])["ratio"]
-    control = ratio(found["2 spins"], found["1 spins"])["ratio"]
-    rate = 8 * elements / median(found["reading"]) / 1e9
+    reading = ratio(seconds["reading"], seconds["one process"])["ratio"]
+    control = ratio(seconds["2 spins"], seconds["1 spins"])["ratio"]
+    rate = 8 * elements / median(seconds["reading"]) / 1e9
     lines = [
         ("" if pd.isna(value) else f"{value:.3g}" for value in row)
         for row in rows.itertuples(index=False)
@@ -242,15 +242,15 @@ def page(
         [
             "# How a sweep's time falls with workers",
             "",
-            f"`{about['command']}`",
+            f"`{info['command']}`",
             "",
-            f"{about['machine']['processor']}, {about['machine']['cores']} cores, one thread for "
+            f"{info['machine']['processor']}, {info['machine']['cores']} cores, one thread for "
             f"each process; {count} pairs over {elements / 1e6:.3g}M elements in matrices of "
             "GPT-2 small, random moments. Absolute numbers belong to this machine and hour: other "
             f"work shared its cores, and the load average was {load:.1f} before the first round.",
             "",
-            f"- One process spends {each:.1f} ns of processor time for each element and pair: "
-            f"{each * every * 100 / 1e9:.0f} s of a core for 100 pairs on all {every / 1e6:.0f}M "
+            f"- One process spends {cost:.1f} ns of processor time for each element and pair: "
+            f"{cost * every * 100 / 1e9:.0f} s of a core for 100 pairs on all {every / 1e6:.0f}M "
             f"elements. The goal, two minutes on two cores, is {GOAL} s, or {goal:.1f} ns.{alone}",
             f"- Reading both moments and looking for NaN takes {reading:.2%} of the time, at "
             f"{rate:.2g} GB/s from the page cache.",
@@ -288,14 +288,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = snapshot(shapes(options.layers, options.width), Path(folder))
-            found, spent = measure(path, pairs, options.rounds)
+            seconds, spent = measure(path, pairs, options.rounds)
             items = items_of(capture.load(path), pairs)
         in_pool = whole(pairs) if options.whole else None
     finally:
         torch.set_num_threads(threads)
-    about = machine.about(arguments, "benchmarks.scale")
-    rows = frame(found, items, pairs)
-    text = page(rows, found, spent, items, about, in_pool, load)
+    info = machine.about(arguments, "benchmarks.scale")
+    rows = frame(seconds, items, pairs)
+    text = page(rows, seconds, spent, items, info, in_pool, load)
     return written(options.out, "scale", text, rows)
 
 

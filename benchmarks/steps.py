@@ -1,9 +1,9 @@
 """Steps of one optimizer beside another: every rule beside 8-bit AdamW, bfloat16 beside torch.
 
 ``python -m benchmarks.steps`` steps the same parameters with each optimizer in its turn, round
-after round on one thread, and prints how many times as long a step takes as that of the first of
+after round on one thread, and prints the time of a step divided by that of the first optimizer of
 its group: the median over rounds, their quartiles, and the ratio of the shortest times. The first
-of ``bfloat16 parameters`` is torch's fused AdamW, which keeps its moments in bfloat16 and rounds
+of ``bfloat16 parameters`` is torch's fused AdamW: it keeps its moments in bfloat16 and rounds
 parameters to nearest.
 """
 
@@ -73,7 +73,7 @@ GROUPS: dict[str, tuple[torch.dtype, dict[str, Make]]] = {
         },
     ),
 }
-"""Optimizers by what makes them, the one that others are compared to first."""
+"""Functions that make the optimizers of a group; the first one is the reference."""
 
 
 def measure(scale: float, rounds: int) -> dict[str, dict[tuple[str, ...], list[float]]]:

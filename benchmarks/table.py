@@ -28,22 +28,22 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(line for part in parts for line in part).rstrip() + "\n"
 
 
-def _about(about: dict[str, Any], rates: dict[str, Any], per_second: dict[str, Any]) -> list[str]:
-    machine = about["machine"]
-    versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items() if value)
+def _about(info: dict[str, Any], rates: dict[str, Any], per_second: dict[str, Any]) -> list[str]:
+    machine = info["machine"]
+    versions = ", ".join(f"{name} {value}" for name, value in info["versions"].items() if value)
     kernels = ", ".join(f"{name} {giga(rate)}" for name, rate in rates["kernels"].items())
     units = [f"{giga(rate)} {name}" for name, rate in per_second.items() if rate is not None]
     cores = f", {machine['cores']} cores" if machine["cores"] else ""
-    isa = f", {about['isa']}" if about["isa"] else ""
+    isa = f", {info['isa']}" if info["isa"] else ""
     lines = [
-        f"`{about['command']}`",
+        f"`{info['command']}`",
         "",
-        f"- {about['date']}, {about['seconds'] / 60:.1f} minutes; {about['rounds']} rounds, fewer "
-        f"(at least two) where a contender takes more than {about['budget']:g} s",
+        f"- {info['date']}, {info['seconds'] / 60:.1f} minutes; {info['rounds']} rounds, fewer "
+        f"(at least two) where a contender takes more than {info['budget']:g} s",
         f"- {named(machine)} ({machine['architecture']}, {machine['system']}){cores}, "
-        f"{about['threads']} threads",
+        f"{info['threads']} threads",
         f"- {versions}",
-        f"- engine: {about['backend']['name']}{isa} ({about['backend']['reason']})",
+        f"- engine: {info['backend']['name']}{isa} ({info['backend']['reason']})",
         f"- memory: {kernels} GB/s; at most {giga(rates['read'])} of them read, "
         f"{giga(rates['written'])} written",
         f"- arithmetic: {', '.join(units) or 'not measured'}, in 1e9 a second (shuffles are of "
@@ -60,9 +60,9 @@ def _about(about: dict[str, Any], rates: dict[str, Any], per_second: dict[str, A
         "(shuffles), whichever is longest. Other arithmetic is not in it, nor are random numbers.",
         "",
     ]
-    if about["scale"] != 1:
+    if info["scale"] != 1:
         lines += [
-            f"**Sizes are scaled by {about['scale']:g}; what is asked is meant for full size.**",
+            f"**Sizes are scaled by {info['scale']:g}; what is asked is meant for full size.**",
             "",
         ]
     return lines
@@ -104,15 +104,15 @@ def _all(rows: Sequence[Row]) -> list[str]:
     cells = []
     for row in rows:
         first = _name(row)
-        for contender, value in row["values"].items():
-            ratio = row["ratios"].get(contender)
-            share = row.get("roofline", {}).get(contender)
+        for method, value in row["values"].items():
+            ratio = row["ratios"].get(method)
+            share = row.get("roofline", {}).get(method)
             cells.append(
                 [
                     first,
-                    contender,
+                    method,
                     f"{spread(value, 'median')} {row['unit']}",
-                    str(len(row["samples"][contender])),
+                    str(len(row["samples"][method])),
                     "" if ratio is None else spread(ratio, "ratio"),
                     "" if share is None else _share(share),
                 ]

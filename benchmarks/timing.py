@@ -1,4 +1,4 @@
-"""Timing that a noisy machine cannot bias towards one contender."""
+"""Timing in interleaved rounds, unbiased by a noisy machine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Work = Callable[[], object]
 Clock = Callable[[Work], float]
 """Does a work and gives its seconds."""
 WARM_UPS = 2
-"""Rounds before those that count: the first makes states, the second uses them."""
+"""Rounds before the counted ones: the first makes states, the second uses them."""
 LEAST = 2
 """Counted rounds of a work, however slow it is."""
 
 
 def stopwatch(work: Work) -> float:
-    """Seconds that one call takes."""
+    """Seconds of one call."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -36,21 +36,22 @@ def interleaved(
 ) -> tuple[dict[str, list[float]], dict[str, Exception]]:
     """Seconds of each work in every round: A B C, A B C, ...
 
-    So whatever slows the machine for a while slows all of them.
+    A slow phase of the machine slows all of them.
 
     Args:
         works: by name.
-        rounds: those that count, at least 1.
+        rounds: counted rounds, at least 1.
         refresh: called before each round with its number, warm-ups included; not timed.
-        budget: seconds after which a work takes no further turns, once `LEAST` of them counted.
-            Its first call, in which peers compile themselves, is not charged.
-        clock: does and times one turn.
-        warm_ups: rounds before those that count.
-        seconds_in_all: after which no round begins, once all works have `LEAST` counted ones.
+        budget: seconds for each work; a slower one stops after `LEAST` counted rounds. Its first
+            call, with the compilation of peers, is not included.
+        clock: runs and times one call.
+        warm_ups: rounds before the counted ones.
+        seconds_in_all: seconds for all works; after them no round begins, once all works have
+            `LEAST` counted ones.
 
     Returns:
-        Seconds by name, from the first counted round on, and the errors of those that failed,
-        which take no further turns.
+        Seconds by name, from the first counted round on, and errors by name; a failed work takes no
+        further turns.
     """
     seconds: dict[str, list[float]] = {name: [] for name in works}
     spent = dict.fromkeys(works, 0.0)
@@ -94,9 +95,9 @@ def quartiles(values: Sequence[float]) -> dict[str, float]:
 def ratio(peer: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
     """The ratio of the medians, and the quartiles of the ratios within each round.
 
-    Only the rounds count that both took part in: the first ones, for a slow contender stops early.
+    Only common rounds count: the first ones, as slow methods stop early.
     """
-    both = min(len(peer), len(ours))
-    spread = quartiles([p / o for p, o in zip(peer[:both], ours[:both], strict=True)])
-    medians = statistics.median(peer[:both]) / statistics.median(ours[:both])
+    common = min(len(peer), len(ours))
+    spread = quartiles([p / o for p, o in zip(peer[:common], ours[:common], strict=True)])
+    medians = statistics.median(peer[:common]) / statistics.median(ours[:common])
     return {"ratio": medians, "q1": spread["q1"], "q3": spread["q3"]}

@@ -36,7 +36,7 @@ GPT2 = GPTShape(vocabulary=16384, width=768, layers=4, heads=12)
 OWN: dict[str, Callable[[], Workload]] = {
     "gpt2-4-layers": lambda: StdlibLM(shape=GPT2, batch_size=2),
 }
-"""Workloads of this benchmark alone, which no one trains to the end."""
+"""Workloads of this benchmark alone; no one trains them to the end."""
 ABOUT = {
     "gpt2-4-layers": "Layers of GPT-2 small, 4 of its 12, with random weights and a vocabulary of "
     "16384, so that all contenders fit into the memory of a small machine. A step takes 2 "
@@ -52,7 +52,7 @@ def _bound(make: Callable[[list[Tensor]], torch.optim.Optimizer]) -> Step:
     return lambda params: make(params).step
 
 
-CONTENDERS: dict[str, Step] = {
+METHODS: dict[str, Step] = {
     FUSED: _bound(lambda params: torch.optim.AdamW(params, lr=1e-4, **TORCH[FUSED])),
     "torch foreach": _bound(lambda params: torch.optim.AdamW(params, lr=1e-4, foreach=True)),
     "qmaps 32 bits": _bound(lambda params: optim.AdamW(params, lr=1e-4)),
@@ -67,10 +67,10 @@ CONTENDERS: dict[str, Step] = {
 
 
 class Training:
-    """A model that is trained, a step at each call.
+    """Training of a model, one step at each call.
 
     Attributes:
-        seconds: of the optimizer's part of each step.
+        seconds: seconds of the optimizer in each step.
     """
 
     def __init__(self, workload: Workload, step: Step) -> None:
@@ -97,23 +97,23 @@ def get(name: str) -> Workload:
 
 
 def times(name: str, rounds: int) -> dict[str, Any]:
-    """Seconds of whole steps and of optimizers, by contender, and who cannot run."""
+    """Seconds of whole steps and of optimizers, by method, and who cannot run."""
     workload = get(name)
     works, skipped = prepared(
-        {each: lambda step=step: Training(workload, step) for each, step in CONTENDERS.items()}
+        {method: lambda step=step: Training(workload, step) for method, step in METHODS.items()}
     )
     seconds, failed = interleaved(works, rounds, warm_ups=WARM_UPS)
-    skipped |= {each: reason(error) for each, error in failed.items()}
-    parts = {each: works[each].seconds[-len(seconds[each]) :] for each in seconds}
+    skipped |= {method: reason(error) for method, error in failed.items()}
+    parts = {method: works[method].seconds[-len(seconds[method]) :] for method in seconds}
     return {"seconds": seconds, "optimizer": parts, "skipped": skipped}
 
 
-def memory(name: str, contender: str) -> dict[str, float | None]:
+def memory(name: str, method: str) -> dict[str, float | None]:
     """MiB of this process from the model on: between steps, and at most in one."""
     workload = get(name)
     workload.batch(1, 0)  # data and packages are there before the model
     before = resident()
-    training = Training(workload, CONTENDERS[contender])
+    training = Training(workload, METHODS[method])
     for _ in range(WARM_UPS):
         training()
     between = resident()
@@ -127,13 +127,11 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     """All of one workload."""
     timed = times(name, rounds)
     skipped, held = timed["skipped"], {}
-    for contender in timed["seconds"]:
+    for method in timed["seconds"]:
         try:
-            held[contender] = in_fresh_process(
-                "benchmarks.training", name, "--memory-of", contender
-            )
+            held[method] = in_fresh_process("benchmarks.training", name, "--memory-of", method)
         except RuntimeError as error:
-            skipped[f"memory of {contender}"] = str(error)
+            skipped[f"memory of {method}"] = str(error)
     return {**timed, "memory": held}
 
 
@@ -142,15 +140,15 @@ def rows(workload: Mapping[str, Any]) -> list[tuple[str, ...]]:
     base = workload["seconds"].get(FUSED)
     cells = []
     for name, seconds in workload["seconds"].items():
-        whole = quartiles(seconds)["median"]
+        total = quartiles(seconds)["median"]
         part = quartiles(workload["optimizer"][name])["median"]
         held = workload["memory"].get(name, {})
         beside = ratio(seconds, base) if base else None
         cells.append(
             (
                 name,
-                f"{1e3 * whole:.0f}",
-                f"{part / whole:.1%}",
+                f"{1e3 * total:.0f}",
+                f"{part / total:.1%}",
                 f"{beside['ratio']:.3f} ({beside['q1']:.3f} to {beside['q3']:.3f})"
                 if beside
                 else "",
@@ -186,7 +184,7 @@ def page(results: Mapping[str, Any]) -> str:
             "",
             *markdown(head, rows(result)),
             "",
-            *(f"- {each} is left out: {why}" for each, why in result["skipped"].items()),
+            *(f"- {method} is left out: {why}" for method, why in result["skipped"].items()),
         ]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -1,7 +1,7 @@
 """Short training runs, several at once, each kept as one small file.
 
-A trial is AdamW with two quantizers on a workload with one seed. Its row is written when it ends,
-so a study that is stopped goes on with the trials that are left.
+A trial is AdamW with two quantizers on a workload with one seed. Its row is written at its end, so
+an interrupted study continues with the missing trials.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Trial:
 
     Attributes:
         judge: name of the workload's variant, for tables.
-        workload: what is trained, with its learning rate.
+        workload: the workload, with its learning rate.
         quantizer: a pair such as ``"B128/DE@4s + B128/DE-0@4u"``, or `FULL`.
-        seed: of weights and batches.
+        seed: seed of weights and batches.
     """
 
     judge: str
@@ -54,7 +54,7 @@ class Trial:
 
     @property
     def key(self) -> str:
-        """A hash of all that decides the result besides versions and the machine."""
+        """A hash of all inputs of the result, except versions and the machine."""
         told = {
             "workload": self.workload.name,
             **self.workload.settings(),
@@ -90,7 +90,7 @@ class Trial:
         }
 
     def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
-        """The optimizer that is trained."""
+        """The optimizer of the run."""
         quantizers = None if self.quantizer == FULL else self.quantizer
         return Contender(self.quantizer, quantizers).optimizer(model, workload)
 
@@ -102,14 +102,14 @@ def run_all(
     workers: int = 0,
     report: Callable[[str], None] = print,
 ) -> pd.DataFrame:
-    """Run every trial that `folder` has no row of, and return all rows in the order of `trials`.
+    """Run the trials without a row in `folder`, and return all rows in the order of `trials`.
 
-    Each process uses one thread, so that a result does not depend on the number of processes. One
-    worker is this process.
+    Each process uses one thread, so the number of processes does not affect results. One worker is
+    this process.
 
     Args:
         trials: the trials.
-        folder: where rows are kept, one JSON file each.
+        folder: folder of the rows, one JSON file each.
         workers: number of processes; one per core if 0.
         report: called with a line after each trial.
 
@@ -134,11 +134,11 @@ def run_all(
 
 
 def restore(report: Path, folder: str | os.PathLike[str]) -> None:
-    """Keep rows of an earlier report in `folder`, so that their trials are not run again.
+    """Copy rows of an earlier report to `folder`, to skip their trials.
 
     Args:
         report: a CSV with the columns of `run_all` and `key`; it may be absent.
-        folder: as for `run_all`. Rows that it has are left alone.
+        folder: as for `run_all`. Existing rows are left alone.
     """
     if not report.exists():
         return

@@ -1,4 +1,4 @@
-"""The outcomes of trained pairs that `qmaps.recommend` and its pages quote, counted in rows."""
+"""Counts of trained pairs by outcome, for `qmaps.recommend` and its pages."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.blind.equivalence import MAX_SLOPE_ERROR, of_known_slope
-from benchmarks.blind.judges import SEEN
+from benchmarks.blind.models import SEEN
 from benchmarks.blind.plan import MARGIN, PAIRS, SAFE_SHARE
-from benchmarks.judges import JUDGED, LENGTHS, REPORTS, slower
+from benchmarks.tasks import LENGTHS, REPORTS, RUNS, slower
 from benchmarks.trials import FULL
 from qmaps.analyze.recommend.verdict import HARMLESS, LEVELS, LONG_ENDED, cost_of, dangerous, level
 from qmaps.storage.files import records
-from reproduction.judges import JUDGES
+from reproduction.tasks import TASKS
 
 PARTS = {"small": "docstring-lm", "scratch": "lm-tiny", "minilm": "minilm", "lm": "stdlib-lm"}
 """Models of the parts of reports/prediction at the tuned rate."""
 MIDDLE = 0.9
-"""Share of the pairs between the ends of the range that is told."""
+"""Share of the pairs within the stated range."""
 
 
 def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -> pd.DataFrame:
@@ -28,43 +28,43 @@ def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -
     Args:
         trials: rows of reports/prediction/trials.csv.
         measures: rows of reports/prediction/measures.csv.
-        slopes: `judge`, `slope` and `slope_error` of `benchmarks.judges.slower`.
+        slopes: `judge`, `slope` and `slope_error` of `benchmarks.tasks.slower`.
 
     Returns:
         `judge`, `quantizer`, `verdict`, `cost` (the step cost; NaN with zero points or very large
         updates), and `slower` (the mean difference of the final loss from 32 bits, in units of log
-        steps; infinite where a run diverged). Models whose slope is not known are left out.
+        steps; infinite where a run diverged). Models without a known slope are left out.
     """
-    known = slopes[slopes["slope_error"] <= MAX_SLOPE_ERROR * slopes["slope"]]
-    falls = dict(zip(known["judge"], known["slope"], strict=True))
+    usable = slopes[slopes["slope_error"] <= MAX_SLOPE_ERROR * slopes["slope"]]
+    falls = dict(zip(usable["judge"], usable["slope"], strict=True))
     tables = []
-    for part, judge in PARTS.items():
-        if judge not in falls:
+    for part, model in PARTS.items():
+        if model not in falls:
             continue
-        own = trials[(trials["part"] == part) & (trials["lr"] == JUDGES[judge].lr)]
-        losses = own.pivot_table("loss", "quantizer", "seed", sort=False, dropna=False)
+        runs = trials[(trials["part"] == part) & (trials["lr"] == TASKS[model].lr)]
+        losses = runs.pivot_table("loss", "quantizer", "seed", sort=False, dropna=False)
         apart = losses.drop(FULL).sub(losses.loc[FULL]).mean(axis=1, skipna=False).fillna(np.inf)
-        replays = measures[measures["judge"] == judge].set_index("quantizer").loc[apart.index]
+        replays = measures[measures["judge"] == model].set_index("quantizer").loc[apart.index]
         replays = replays.filter(like="replay_").rename(columns=lambda name: name[7:])
-        told = replays.reset_index().assign(judge=judge, slower=(apart / falls[judge]).to_numpy())
-        tables.append(_judged(told))
+        told = replays.reset_index().assign(judge=model, slower=(apart / falls[model]).to_numpy())
+        tables.append(_with_verdicts(told))
     return pd.concat(tables, ignore_index=True)
 
 
 def blind(steps: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
-    """Rows as of `points` of the blind test, at the tuned rates, of models whose slope is known.
+    """Rows like those of `points` for the blind test, of models with a known slope.
 
     Args:
         steps: rows of reports/blind/steps.csv.
         told: rows of reports/blind/verdicts.csv.
     """
     told = told[told["mode"] == "gradients"].assign(cost=1.0)  # every pair has updates
-    own = of_known_slope(steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)])
-    both = told.merge(own[["judge", "quantizer", "steps"]], on=["judge", "quantizer"])
-    return _judged(both.assign(slower=np.log1p(both["steps"])))
+    rows = of_known_slope(steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)])
+    pairs = told.merge(rows[["judge", "quantizer", "steps"]], on=["judge", "quantizer"])
+    return _with_verdicts(pairs.assign(slower=np.log1p(pairs["steps"])))
 
 
-def _judged(told: pd.DataFrame) -> pd.DataFrame:
+def _with_verdicts(told: pd.DataFrame) -> pd.DataFrame:
     rows = records(told)
     costs = [np.nan if dangerous(row) else cost_of(row) for row in rows]
     table = told[["judge", "quantizer", "slower"]]
@@ -77,30 +77,30 @@ def committed() -> pd.DataFrame:
     folder = REPORTS / "prediction"
     seen = points(
         *(pd.read_csv(folder / name) for name in ("trials.csv", "measures.csv")),
-        slower(pd.read_csv(JUDGED), pd.read_csv(LENGTHS)).drop_duplicates("judge"),
+        slower(pd.read_csv(RUNS), pd.read_csv(LENGTHS)).drop_duplicates("judge"),
     )
     tables = (pd.read_csv(REPORTS / "blind" / name) for name in ("steps.csv", "verdicts.csv"))
     return pd.concat([seen, blind(*tables)], ignore_index=True)
 
 
 def bounds(pairs: pd.DataFrame) -> pd.DataFrame:
-    """The bound of "clean" from all models but one, and how that one's pairs below it ended.
+    """For each model, the bound of "clean" from the other models, and the results up to it.
 
     Returns:
-        `judge`, `bound` (the largest step cost of which at least `SAFE_SHARE` of the pairs of the
-        other models up to it were at most the margin slower), and `pairs` and `kept_up` of the
-        model, up to it.
+        `judge`, `bound` (the largest step cost with at least `SAFE_SHARE` of the pairs of the other
+        models up to it at most the margin slower), and the model's own `pairs` and `kept_up` up to
+        the bound.
     """
     harmless = pairs[pairs["verdict"].isin(HARMLESS)].sort_values("cost")
     ended_well = harmless["slower"] <= np.log1p(MARGIN)
     rows = []
-    for judge in pairs["judge"].unique():
-        own = harmless["judge"] == judge
-        costs = harmless.loc[~own, "cost"]
-        shares = ended_well[~own].expanding().mean()
+    for model in pairs["judge"].unique():
+        held_out = harmless["judge"] == model
+        costs = harmless.loc[~held_out, "cost"]
+        shares = ended_well[~held_out].expanding().mean()
         bound = costs[shares >= SAFE_SHARE].max()
-        below = ended_well[own & (harmless["cost"] <= bound)]
-        rows.append((judge, bound, len(below), int(below.sum())))
+        below = ended_well[held_out & (harmless["cost"] <= bound)]
+        rows.append((model, bound, len(below), int(below.sum())))
     return pd.DataFrame(rows, columns=["judge", "bound", "pairs", "kept_up"])
 
 
@@ -116,25 +116,26 @@ def simulated() -> tuple[dict[str, dict[str, int]], tuple[float, float]]:
 
     Returns:
         For each verdict from simulated gradients the counts of those from recorded ones, and the
-        ends of the range that holds `MIDDLE` of the ratios of step costs. Pairs that are dangerous
-        under either have no ratio.
+        ends of the central `MIDDLE` of the ratios of step costs. Dangerous pairs have no ratio.
     """
     rows = pd.read_csv(REPORTS / "simulated.csv").replace("safe", LEVELS[0])  # its former word
     counts = pd.crosstab(rows["verdict_simulated"], rows["verdict"])
     table = counts.reindex(index=LEVELS, columns=LEVELS, fill_value=0)
     by_level = {row: dict(zip(LEVELS, map(int, table.loc[row]), strict=True)) for row in LEVELS[1:]}
-    other = rows.filter(like="_simulated").rename(columns=lambda name: name[: -len("_simulated")])
+    simulation = rows.filter(like="_simulated").rename(
+        columns=lambda name: name[: -len("_simulated")]
+    )
     calm = [
-        not dangerous(one) and not dangerous(two)
-        for one, two in zip(records(rows), records(other), strict=True)
+        not dangerous(recorded) and not dangerous(simulated_row)
+        for recorded, simulated_row in zip(records(rows), records(simulation), strict=True)
     ]
-    ratios = (other["step_cost"] / rows["step_cost"])[calm]
+    ratios = (simulation["step_cost"] / rows["step_cost"])[calm]
     low, high = ratios.quantile([(1 - MIDDLE) / 2, (1 + MIDDLE) / 2])
     return by_level, (float(low), float(high))
 
 
 def trained_pairs() -> str:
-    """How pairs of each harmless verdict ended."""
+    """Results of the pairs of each harmless verdict."""
     pairs = committed()
     counts = ended(pairs)
     (clean, all_clean), (well, unproven) = (counts[name] for name in HARMLESS)
@@ -151,14 +152,14 @@ def long_trained_pairs() -> str:
 
 
 def blind_safe() -> str:
-    """How the pairs called safe in the blind test ended."""
+    """Results of the pairs called safe in the blind test."""
     steps = pd.read_csv(REPORTS / "blind" / "steps.csv")
-    own = steps[(steps["factor"] == 1) & (steps["verdict_gradients"] == "safe")]
-    own = own[~own["judge"].isin(SEEN) & own["quantizer"].isin(PAIRS)].dropna(subset="steps")
-    return f"{(own['steps'] <= MARGIN).sum()} of {len(own)}"
+    safe = steps[(steps["factor"] == 1) & (steps["verdict_gradients"] == "safe")]
+    safe = safe[~safe["judge"].isin(SEEN) & safe["quantizer"].isin(PAIRS)].dropna(subset="steps")
+    return f"{(safe['steps'] <= MARGIN).sum()} of {len(safe)}"
 
 
 def left_out() -> str:
-    """The bound of clean without one of the models, and how that one's pairs ended."""
+    """The bound of clean without one of the models, and the results of its pairs."""
     (row,) = records(bounds(committed()).query("judge == 'microbiome'"))
     return f"{row['bound']:.2g}, and {row['pairs'] - row['kept_up']} of its {row['pairs']} pairs"

@@ -1,6 +1,6 @@
-"""Presets and candidates of version 0.3, which finished studies trained and replayed.
+"""Presets and candidates of version 0.3, trained and replayed by finished studies.
 
-Their reports keep the rows of these pairs; `qmaps.optim.PRESETS` has those of now.
+Their reports have rows of these pairs; `qmaps.optim.PRESETS` has the current ones.
 """
 
 from __future__ import annotations

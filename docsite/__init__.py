@@ -1,5 +1,5 @@
-"""The documentation's site: pages made of the registries, docstrings, notebooks and reports.
+"""The documentation's site, generated from the registries, docstrings, notebooks and reports.
 
-`docsite.kinds` makes them, one kind a file; `docsite.hooks` hands them to MkDocs; `docsite.links`
-checks what came out. Nothing of it is shipped, and no page that is made is committed.
+`docsite.kinds` generates the pages, one kind a file; `docsite.hooks` hands them to MkDocs;
+`docsite.links` checks the built site. The wheel leaves it out, and no generated page is committed.
 """

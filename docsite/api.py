@@ -1,4 +1,4 @@
-"""The public names on one page of the repository: signatures, summaries and links to the source.
+"""The page of public names: signatures, summaries and links to the source.
 
 ``python -m docsite.api`` writes ``docs/api.md``; a test fails where the file is not up to date.
 """
@@ -25,7 +25,7 @@ from qmaps import figures, maps, normalize, optim
 
 FILE = ROOT / "docs" / "api.md"
 FIRST = (qmaps, optim, maps, normalize)
-"""Modules at the top of the page; the others follow by name."""
+"""Modules at the top of the page; the remaining ones follow by name."""
 LONGEST = 100
 """Characters of a signature."""
 LONGEST_DEFAULT = 24
@@ -40,15 +40,15 @@ its docstring, and `qmaps --help` the command line. `python -m docsite.api` writ
 
 def page() -> str:
     """Return the text of the page."""
-    others = sorted((*modules(), figures), key=_title)
+    remaining = sorted((*modules(), figures), key=_title)
     seen: set[str] = set()
-    parts = [TEXT, *(_section(module, seen) for module in (*FIRST, *others))]
+    parts = [TEXT, *(_section(module, seen) for module in (*FIRST, *remaining))]
     integrations = sorted((ROOT / "qmaps" / "integrations").glob("[a-z]*.py"))
     return "\n".join([*filter(None, parts), *map(_of_file, integrations)])
 
 
 def _section(module: ModuleType, seen: set[str]) -> str:
-    """The names of a module; nothing if all are `seen` in modules before."""
+    """The section of a module; empty if earlier modules have all its names (`seen`)."""
     entries, new = [], False
     for name in _names(module):
         value = getattr(module, name)
@@ -57,7 +57,7 @@ def _section(module: ModuleType, seen: set[str]) -> str:
         signature = _signature(value) if _has_parameters(value) else ""
         entries.append(_entry(name + signature, origin, _about(value, origin, name)))
         if key not in seen and inspect.isclass(value):
-            entries += [f"    - `.{text}`: {about}" for text, about in _members(value)]
+            entries += [f"    - `.{text}`: {summary}" for text, summary in _members(value)]
         new |= key not in seen
         seen.add(key)
     title = f"## `{_title(module)}`\n\n{_summary(inspect.getdoc(module))}\n"
@@ -65,13 +65,13 @@ def _section(module: ModuleType, seen: set[str]) -> str:
 
 
 def _title(module: ModuleType) -> str:
-    """The name by which a module is used, such as ``qmaps.replay``."""
+    """Public name of a module, such as ``qmaps.replay``."""
     short = [name for name in qmaps.__all__ if getattr(qmaps, name) is module]
     return f"qmaps.{short[0]}" if short else module.__name__
 
 
 def _names(module: ModuleType) -> list[str]:
-    """Exported names of a module, with its maps or normalizers, which `__all__` does not list."""
+    """Exported names of a module, and its maps or normalizers, not listed in `__all__`."""
     names = set(exported(module))
     for package, base in ((maps, maps.Map), (normalize, normalize.Normalizer)):
         if module is package:
@@ -84,16 +84,16 @@ def _names(module: ModuleType) -> list[str]:
 
 
 def _members(cls: type) -> Iterator[tuple[str, str]]:
-    """Methods and properties that a class adds to its bases, with their summaries."""
+    """Methods and properties added by a class to its bases, with their summaries."""
     inherited = {name for base in cls.__mro__[1:] for name in vars(base)}
     for name, value in vars(cls).items():
         function = getattr(value, "fget", getattr(value, "__func__", value))
         if name[0] == "_" or name in inherited or not inspect.isfunction(function):
             continue
-        if about := _summary(inspect.getdoc(function)):
+        if summary := _summary(inspect.getdoc(function)):
             of_class = isinstance(value, staticmethod)
             shown = "" if isinstance(value, property) else _signature(function, skip=not of_class)
-            yield name + shown, about
+            yield name + shown, summary
 
 
 def _signature(value: Any, *, skip: bool = False) -> str:
@@ -121,7 +121,7 @@ def _is_code(value: object) -> bool:
 
 
 def _has_parameters(value: Any) -> bool:
-    """True for functions and classes that are made by one; not for enums and plain exceptions."""
+    """True for functions and for classes with a constructor; not for enums and plain exceptions."""
     if inspect.isclass(value):
         made_by = (value.__init__, value.__new__)
         return any(map(inspect.isfunction, made_by)) and not issubclass(value, Enum)
@@ -134,7 +134,7 @@ def _short(default: object) -> str:
 
 
 def _defined(module: ModuleType, name: str) -> Path:
-    """The file that defines a name of a module."""
+    """Path of the file with the definition of a name."""
     value = inspect.unwrap(getattr(module, name))
     if _is_code(value):
         return Path(inspect.getsourcefile(value) or "")
@@ -158,7 +158,7 @@ def _about(value: object, file: Path, name: str) -> str:
 
 
 def _of_file(path: Path) -> str:
-    """Classes and functions of a module that needs another package, which is not imported."""
+    """Classes and functions of a module, without importing it: it needs another package."""
     tree = ast.parse(path.read_text("utf-8"))
     entries = [
         _entry(
@@ -173,9 +173,9 @@ def _of_file(path: Path) -> str:
     return "\n".join([title, *entries, ""])
 
 
-def _entry(text: str, file: Path, about: str) -> str:
+def _entry(text: str, file: Path, summary: str) -> str:
     link = os.path.relpath(file, FILE.parent).replace(os.sep, "/")
-    return f"- [`{text}`]({link})" + (f": {about}" if about else "")
+    return f"- [`{text}`]({link})" + (f": {summary}" if summary else "")
 
 
 def _summary(docstring: str | None) -> str:

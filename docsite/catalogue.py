@@ -1,4 +1,4 @@
-"""Facts that `qmaps maps` and `qmaps memory` print without importing torch.
+"""Facts for `qmaps maps` and `qmaps memory`, printed without importing torch.
 
 ``python -m docsite.catalogue`` writes ``qmaps/cli/catalogue.json``; a test fails where the file is
 not up to date.
@@ -17,14 +17,14 @@ from qmaps.errors import BadValueError
 from qmaps.storage.files import json_text
 
 SIZES = ((2, 1), (3, 0), (4096, 4095), (4097, 7), (10**6, 100), (10**8, 0))
-"""Rows of matrices and elements of vectors that the numbers are compared at."""
+"""Rows of matrices and elements of vectors for the check of linear growth."""
 
 
 def states(optimizer: str) -> dict[str, Any] | None:
-    """The entry of an optimizer; None if its states do not grow by equal bytes for each row."""
+    """The entry of an optimizer; None unless each row of a matrix adds equal bytes of states."""
 
-    def bytes_of(rows: int, rest: int = 0) -> tuple[dict[str, int], int]:
-        model = measured(str(rows * COLUMNS + rest), optimizer)
+    def bytes_of(rows: int, extra: int = 0) -> tuple[dict[str, int], int]:
+        model = measured(str(rows * COLUMNS + extra), optimizer)
         return model.states, model.in_adamw
 
     try:
@@ -45,8 +45,8 @@ def states(optimizer: str) -> dict[str, Any] | None:
 
 def text() -> str:
     """Content of the file, with one line for each entry."""
-    known = {name: form for name in optim.rules() if (form := states(name)) is not None}
-    facts = {"modules": modules(), **listing(), "states": known}
+    forms = {name: form for name in optim.rules() if (form := states(name)) is not None}
+    facts = {"modules": modules(), **listing(), "states": forms}
     lines = []
     for name, entries in facts.items():
         if isinstance(entries, dict):

@@ -1,4 +1,4 @@
-"""Docstrings as Markdown: what Python's doctest marks by prompts alone becomes fenced code."""
+"""Docstrings as Markdown, with doctests as fenced code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from docsite.page import fenced
 
 
 class Doctests(griffe.Extension):
-    """Fences the doctests of every docstring that griffe finds."""
+    """Fences the doctests of every docstring in griffe's tree."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite one docstring."""

@@ -42,7 +42,7 @@ def _entries(section: Section) -> list[dict[str, Any]]:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages and what they show."""
+    """Add the pages and their files."""
     contents: dict[str, bytes | str] = {page.path: page.text for page in _pages}
     for page in _pages:
         contents.update(page.files)

@@ -11,11 +11,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 LOADED = {"audio", "embed", "iframe", "img", "script", "source", "video"}
-"""Elements that load what their ``src`` names; ``link`` loads its ``href``."""
+"""Elements that load the target of ``src``; ``link`` loads its ``href``."""
 
 
 class _Page(HTMLParser):
-    """Links of a page, what it loads, and where its anchors are."""
+    """Links, loaded resources and anchors of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -51,20 +51,20 @@ def problems(site: Path) -> list[str]:
             parts = urlsplit(target)
             if parts.scheme or parts.netloc:
                 continue
-            there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             if path.name == "404.html" and parts.path.startswith("/"):
-                there = root / unquote(parts.path).lstrip("/")
-            if there.is_dir():
-                there /= "index.html"
-            if not there.is_file():
+                file = root / unquote(parts.path).lstrip("/")
+            if file.is_dir():
+                file /= "index.html"
+            if not file.is_file():
                 messages.append(f"{name}: nothing at {target}")
-            elif there in pages and unquote(parts.fragment) not in pages[there].anchors:
+            elif file in pages and unquote(parts.fragment) not in pages[file].anchors:
                 messages.append(f"{name}: no anchor at {target}")
     return messages
 
 
 def main() -> int:
-    """Print what is wrong with the site whose folder is the first argument."""
+    """Print the problems of the site in the folder given as the first argument."""
     site = Path(sys.argv[1])
     messages = problems(site)
     print("\n".join(messages) or f"{site}: every link leads somewhere")

@@ -1,4 +1,4 @@
-"""Outputs of the notebooks that are committed: those of the last ``make notebooks``.
+"""Committed outputs of the notebooks: those of the last ``make notebooks``.
 
 ``python -m docsite.outputs`` copies them into ``notebooks``, without warnings and times, and with
 pictures of at most 256 colours.
@@ -16,13 +16,13 @@ from docsite.page import ROOT
 
 SOURCES = ROOT / "notebooks"
 RUN = ROOT / "build" / "notebooks"
-"""Copies that ``make notebooks`` has run."""
+"""Copies run by ``make notebooks``."""
 
 Notebook = dict[str, Any]
 
 
 def kept(run: Notebook) -> Notebook:
-    """A notebook after its run, without what differs between machines and runs."""
+    """A notebook after its run, without the parts specific to a machine or a run."""
     cells = [_cell(cell) if cell["cell_type"] == "code" else cell for cell in run["cells"]]
     language = {"name": run["metadata"]["language_info"]["name"]}
     return {**run, "cells": cells, "metadata": {**run["metadata"], "language_info": language}}
@@ -42,7 +42,7 @@ def _output(output: dict[str, Any]) -> dict[str, Any]:
 
 
 def _small(picture: str) -> str:
-    """A PNG picture with a palette: a third of the bytes."""
+    """Reduce a PNG picture to a palette, a third of the bytes."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(base64.b64decode(picture)))
@@ -59,7 +59,7 @@ def code(notebook: Notebook) -> list[str]:
 
 
 def main() -> int:
-    """Copy the outputs; say which notebooks have changed since they ran."""
+    """Copy the outputs; list the notebooks changed since they ran."""
     stale = []
     for path in sorted(SOURCES.glob("*.ipynb")):
         ran = RUN / path.name

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 """The repository."""
 
 CLASS_ALONE = {"members": False}
-"""A class's docstring and signature, for pages that show its source anyway."""
+"""Options to show a class without its members; the page has its source."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Page:
         path: in the site, such as ``maps/de.md``.
         title: in the navigation.
         text: Markdown.
-        files: what it shows besides, by their paths in the site.
+        files: contents of pictures and other files, by their paths in the site.
     """
 
     path: str
@@ -31,7 +31,7 @@ class Page:
 
 
 def docstring_of(obj: str, **options: object) -> str:
-    """The lines by which mkdocstrings shows the docstring of `obj`, a dotted name."""
+    """Lines for mkdocstrings to show the docstring of `obj`, a dotted name."""
     lines = [f"    {name}: {str(value).lower()}" for name, value in options.items()]
     shown = ["    options:", *(f"  {line}" for line in lines)] if lines else []
     return "\n".join([f"::: {obj}", *shown, ""])
@@ -57,7 +57,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def fenced(text: str) -> str:
-    """`text` with each doctest in a fence; a blank line ends one, as doctest has it."""
+    """`text` with each doctest in a fence; a blank line ends it, as in doctest."""
     lines: list[str] = []
     indent = ""
     inside = False

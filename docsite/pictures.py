@@ -13,7 +13,7 @@ from qmaps.maps import Map
 
 
 def picture(figure: Figure, ending: str = ".svg") -> bytes:
-    """The file that `qmaps.figures.save` writes."""
+    """Bytes of a figure as a picture, written by `qmaps.figures.save`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"figure{ending}"
         figures.save(figure, path, dpi=110)
@@ -22,5 +22,5 @@ def picture(figure: Figure, ending: str = ".svg") -> bytes:
 
 @functools.cache
 def curves(maps: tuple[Map, ...]) -> bytes:
-    """Codebooks as curves; drawn once, however many pages show them."""
+    """Codebooks as curves, cached for all pages."""
     return picture(figures.map_curves(analyze.map_curves(maps)))

@@ -1,7 +1,7 @@
 """The signatures of the C++ engine's module, as a stub file for type checkers.
 
-``python -m docsite.stub`` writes ``qmaps/engines/native/_core.pyi`` from the module that was built
-last; a test fails where the file is not up to date.
+``python -m docsite.stub`` writes ``qmaps/engines/native/_core.pyi`` from the module of the last
+build; a test fails where the file is not up to date.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILE = ROOT / "qmaps" / "engines" / "native" / "_core.pyi"
 
 
 def stub() -> str:
-    """Return the stub of the built module, without the name of the compiler that built it."""
+    """Return the stub of the built module, without the name of the compiler."""
     from nanobind.stubgen import StubGen
 
     generator = StubGen(importlib.import_module(MODULE))

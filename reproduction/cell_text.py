@@ -13,7 +13,7 @@ from reproduction.numbers import number
 DIGITS = 5
 """Digits before and after the point of a number with a spread; longer ones are shortened."""
 LONGEST = 8
-"""Decimals of a number that is written without an exponent."""
+"""Largest number of decimals without an exponent."""
 
 
 def numbers(frame: pd.DataFrame) -> pd.DataFrame:
@@ -57,19 +57,19 @@ def numbers(frame: pd.DataFrame) -> pd.DataFrame:
 def _decimals(printed: str, value: float) -> str:
     """The number with as many decimals as the paper prints, and three digits at least.
 
-    Empty where the paper prints none, or where that would be longer than `LONGEST` decimals.
+    Empty without a printed number, or if the text has more than `LONGEST` decimals.
 
     >>> _decimals("0.236719", 0.23671875), _decimals("0.2", 0.2), _decimals("650", 649.0)
     ('0.236719', '0.2', '')
     """
     if not re.fullmatch(r"\d+\.\d+", printed) or not math.isfinite(value) or value == 0:
         return ""
-    least = len(printed.partition(".")[2])
-    places = max(least, 2 - math.floor(math.log10(abs(value))))
+    printed_decimals = len(printed.partition(".")[2])
+    places = max(printed_decimals, 2 - math.floor(math.log10(abs(value))))
     if places > LONGEST:
         return ""
-    whole, _, decimals = f"{value:,.{places}f}".partition(".")
-    return f"{whole}.{decimals[:least]}{decimals[least:].rstrip('0')}"
+    integral, _, decimals = f"{value:,.{places}f}".partition(".")
+    return f"{integral}.{decimals[:printed_decimals]}{decimals[printed_decimals:].rstrip('0')}"
 
 
 def _plain(value: float, spread: float) -> str:
@@ -77,9 +77,9 @@ def _plain(value: float, spread: float) -> str:
 
 
 def measured(value: float, spread: float) -> str:
-    """A number with its spread, both to two digits of that.
+    """A number with its spread, rounded to two digits of the spread.
 
-    A baseline beside itself has a spread of 0, and is shown to five digits.
+    A baseline minus itself has a spread of 0, and is shown to five digits.
 
     >>> measured(2.88649, 0.01781), measured(0.0462, float("nan")), measured(2.300914, 0.0)
     ('2.886 ± 0.018', '0.0462', '2.3009 ± 0')

@@ -1,4 +1,4 @@
-"""Claims of papers: numbers in print (``papers/<paper>/<exhibit>.csv``), and verdicts."""
+"""Claims of papers: numbers in print (``papers/<paper>/<name>.csv``), and verdicts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pandas as pd
 from qmaps.errors import BadValueError
 
 TOLERANCE = 0.1
-"""Share of the paper's number by which ours may differ and still be called reproduced."""
+"""Largest relative difference of a reproduced number from the paper's."""
 
 
 class Verdict(StrEnum):
@@ -112,7 +112,7 @@ class Claim:
 
 
 PRINTED = {"paper": str, "paper_spread": str}
-"""Columns that are read as text: the last digits that are printed count."""
+"""Columns read as text, to keep the last printed digits."""
 FIELDS = ("what", "quantity", "unit", "paper", "paper_spread")
 
 
@@ -127,7 +127,7 @@ def published(paper: str, exhibit: str) -> pd.DataFrame:
         number and its ± as printed).
 
     Raises:
-        BadValueError: nothing is published under these names.
+        BadValueError: there are no numbers under these names.
     """
     frame = rows(paper, exhibit, FIELDS, better="", doubt="")
     return frame.assign(

@@ -1,4 +1,4 @@
-"""Tables that other commands made, in the papers' terms."""
+"""Tables of other commands, in the papers' terms."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from scipy import stats
 
 from reproduction.claim import Claim
 from reproduction.context import Context
-from reproduction.judges import JUDGES as WORKLOADS
 from reproduction.numbers import LEVEL, MARGIN, interval, scientific
 from reproduction.report_file import closed
+from reproduction.tasks import TASKS as WORKLOADS
 
 FULL = "32-bit"
-"""AdamW in 32 bits among the runs of judges."""
+"""AdamW in 32 bits among the runs of all tasks."""
 TUNED = closed("python -m benchmarks.tuned")
-JUDGES = closed("python -m benchmarks.judges")
+TASK_RUNS = closed("python -m benchmarks.judges")
 RECOMMENDED = closed("python -m benchmarks.recommended lm-tiny docstring-lm minilm")
 PREDICTION = closed("python -m benchmarks.prediction")
 ABLATIONS = closed("python -m benchmarks.ablations")
 BENCH = "python -m benchmarks"
 CLOSE = 0.02
-"""Share of a loss that the margin never exceeds."""
-LANGUAGE, LONGER, VISION = "stdlib-lm-tiny", "stdlib-lm", "digits"
-"""Workloads that replace language and image tasks of the papers."""
+"""Largest margin, as a share of a loss."""
+LANGUAGE, VISION = "stdlib-lm-tiny", "digits"
+"""Workloads in place of the papers' language and image tasks."""
 PRETRAINED = "minilm"
-"""The judge with pretrained weights."""
+"""The workload with pretrained weights."""
 Loss = tuple[float, float]
 """A mean loss and its standard error."""
 
@@ -38,9 +38,8 @@ def ablation(context: Context, name: str) -> pd.DataFrame:
     """Stability of training, a row per setting.
 
     Returns:
-        `setting`, `runs`, `failed` (how many), `unstable` (percent), `loss` (median of stable
-        runs), `error` (their
-        standard error, which includes the effect of hyperparameters).
+        `setting`, `runs`, `failed` (number of failed runs), `unstable` (percent), `loss` (median of
+        stable runs), `error` (their standard error, including the effect of hyperparameters).
     """
     frame = context.table(f"ablations/{name}.csv", ABLATIONS)
     grouped = frame.groupby("setting", sort=False)
@@ -80,22 +79,22 @@ def counts(summary: pd.DataFrame) -> dict[str, tuple[int, int]]:
     }
 
 
-def judges(context: Context) -> pd.DataFrame:
-    """Differences to 32-bit AdamW at the rate that is best for it, seed by seed.
+def by_task(context: Context) -> pd.DataFrame:
+    """Differences to 32-bit AdamW at its best rate, seed by seed.
 
     Returns:
         `judge`, `quantizer`; `base`, the mean loss of 32 bits; `seeds`; `difference`, the mean
         over seeds; `low` and `high`, the ends of its 95 % interval by a t-test; `error`.
     """
-    runs = context.table("judges.csv", JUDGES)
+    runs = context.table("judges.csv", TASK_RUNS)
     more = context.table("recommended.csv", RECOMMENDED)
-    others = context.table("prediction/trials.csv", PREDICTION)
-    runs = pd.concat([runs, more, others]).drop_duplicates(["judge", "quantizer", "lr", "seed"])
+    prediction = context.table("prediction/trials.csv", PREDICTION)
+    runs = pd.concat([runs, more, prediction]).drop_duplicates(["judge", "quantizer", "lr", "seed"])
     rows = []
-    for judge, of_judge in runs.groupby("judge", sort=False):
-        full = of_judge[of_judge["quantizer"] == FULL]
+    for workload, of_workload in runs.groupby("judge", sort=False):
+        full = of_workload[of_workload["quantizer"] == FULL]
         best = full.groupby("lr")["loss"].mean().idxmin()
-        chosen = of_judge[of_judge["lr"] == best].set_index("seed")
+        chosen = of_workload[of_workload["lr"] == best].set_index("seed")
         base = chosen[chosen["quantizer"] == FULL]["loss"]
         for quantizer, part in chosen.groupby("quantizer", sort=False):
             apart = (part["loss"] - base).dropna()
@@ -103,7 +102,7 @@ def judges(context: Context) -> pd.DataFrame:
                 continue
             difference = interval(apart.tolist())
             rows.append(
-                {"judge": judge, "quantizer": quantizer, "base": float(base[apart.index].mean()),
+                {"judge": workload, "quantizer": quantizer, "base": float(base[apart.index].mean()),
                  "seeds": len(apart), "difference": difference.mean, "low": difference.low,
                  "high": difference.high, "error": difference.error}
             )  # fmt: skip
@@ -112,7 +111,7 @@ def judges(context: Context) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Encoder:
-    """A quantizer on the judge with pretrained weights.
+    """A quantizer on the workload with pretrained weights.
 
     Attributes:
         said: how it ends, in a sentence.
@@ -125,22 +124,22 @@ class Encoder:
     eps: float
 
     def explains(self, loss: float) -> bool:
-        """True if the model makes more than half of what another one loses with this eps."""
+        """True if the model removes more than half of another model's loss with this eps."""
         return self.high < loss / 2
 
 
-def pretrained(judges: pd.DataFrame, quantizer: str) -> Encoder:
-    """Final loss of a quantizer on the judge with pretrained weights.
+def pretrained(differences: pd.DataFrame, quantizer: str) -> Encoder:
+    """Final loss of a quantizer on the task with pretrained weights.
 
-    It is a control of what depends on the size of a model's gradients: eps is the same, and its
-    gradients are others.
+    It is a control for effects of the size of gradients: eps is the same, and the gradients are
+    others.
 
     Args:
-        judges: the frame that `judges` returns.
-        quantizer: one that the judge has runs of.
+        differences: result of `by_task`.
+        quantizer: a quantizer with runs on this task.
     """
-    of = (judges["judge"] == PRETRAINED) & (judges["quantizer"] == quantizer)
-    (row,) = judges[of].to_dict("records")
+    of = (differences["judge"] == PRETRAINED) & (differences["quantizer"] == quantizer)
+    (row,) = differences[of].to_dict("records")
     eps = WORKLOADS[PRETRAINED].eps
     low, high = float(row["low"]), float(row["high"])
     return Encoder(
@@ -153,8 +152,8 @@ def pretrained(judges: pd.DataFrame, quantizer: str) -> Encoder:
     )
 
 
-def alike(judges: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
-    """That a quantizer ends where 32 bits do, judge by judge; see `within`."""
+def alike(differences: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
+    """Claims of equal final losses of a quantizer and 32 bits, task by task; see `within`."""
     return [
         Claim(
             f"{name} ends within {margin(row['base']):.2g} nats of 32-bit AdamW, at the rate "
@@ -164,7 +163,7 @@ def alike(judges: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
             f"{row['difference']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f}), of "
             f"{row['base']:.4f}.",
         )
-        for row in judges[judges["quantizer"] == quantizer].to_dict("records")
+        for row in differences[differences["quantizer"] == quantizer].to_dict("records")
     ]
 
 
@@ -187,7 +186,7 @@ def from_summary(row: Mapping[Any, Any]) -> tuple[float, float]:
 
 
 def margin(base: float) -> float:
-    """Nats within which a loss counts as `base`."""
+    """Margin in nats for losses equal to `base`."""
     return min(MARGIN, CLOSE * base)
 
 
@@ -201,16 +200,18 @@ def tuned(context: Context) -> pd.DataFrame:
     return means(runs.merge(best, on=[*keys, "rate"]))
 
 
-def judged(judges: pd.DataFrame, judge: str, names: Mapping[str, str]) -> dict[str, Loss]:
-    """Losses at the rate that is best for 32 bits, by name.
+def task_losses(
+    differences: pd.DataFrame, workload: str, names: Mapping[str, str]
+) -> dict[str, Loss]:
+    """Losses at the best rate of 32 bits, by name.
 
     Args:
-        judges: the frame that `judges` returns.
-        judge: its name.
-        names: quantizers by name. The ± of 32 bits is 0, and that of the others is the standard
-            error of their difference to it, seed by seed.
+        differences: result of `by_task`.
+        workload: name of the workload.
+        names: quantizers by name. The ± of 32 bits is 0; for the others it is the standard error
+            of the difference to 32 bits, seed by seed.
     """
-    rows = judges[judges["judge"] == judge].set_index("quantizer")
+    rows = differences[differences["judge"] == workload].set_index("quantizer")
     base = float(rows["base"][FULL])  # some quantizers have fewer seeds
     return {
         name: (base + float(rows["difference"][spec]), float(rows["error"][spec]))
@@ -241,7 +242,7 @@ def means(frame: pd.DataFrame) -> pd.DataFrame:
 def losses(
     frame: pd.DataFrame, workload: str, keys: Mapping[str, tuple[str, str]]
 ) -> dict[str, tuple[float, float]]:
-    """Loss and standard error by name, of those optimizers and widths that the workload has."""
+    """Loss and standard error by name, for the optimizers and widths of the workload."""
     grouped = by_key(frame)
     rows = {name: grouped.get((workload, *key)) for name, key in keys.items()}
     return {name: (row["loss"], row["error"]) for name, row in rows.items() if row is not None}
@@ -271,13 +272,13 @@ def steps(context: Context) -> pd.DataFrame:
 
 
 def machines(context: Context) -> dict[str, list[dict[str, Any]]]:
-    """The cases of the benchmark by processor; all machines whose results are committed."""
+    """The cases of the benchmark by processor, from all committed results."""
     by_name = {}
     for file in ("bench/amd-epyc/cpu.json", "bench/intel-xeon/cpu.json"):
         result = context.json(file, BENCH)
-        here = result["about"]["machine"]
-        model = f" ({here['model']})" if here.get("model") else ""
-        by_name[short(str(here["processor"])) + model] = list(result["cases"])
+        host = result["about"]["machine"]
+        model = f" ({host['model']})" if host.get("model") else ""
+        by_name[short(str(host["processor"])) + model] = list(result["cases"])
     return by_name
 
 

@@ -1,4 +1,4 @@
-"""The inputs of exhibits: captured states, training runs, tables of other commands."""
+"""The inputs of figures and tables: captured states, training runs, tables of other commands."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Size:
     """The amount of work.
 
     Attributes:
-        headline: the workload whose states figures show.
+        headline: the workload of figures of states.
         grid: the workload of grids and of spreads over seeds.
         seeds: number of seeds of `grid`.
         steps: steps of each training run; the workload's own number if None.
-        pretrained_steps: steps of `MiniLM`, which is shown where its weights are installed; its
-            moments settle in 20 steps, and a step takes seconds.
+        pretrained_steps: steps of `MiniLM`, for installations with its weights; its moments settle
+            in 20 steps, and a step takes seconds.
     """
 
     headline: str
@@ -60,20 +60,20 @@ QUICK = Size("stdlib-lm-tiny", "stdlib-lm-tiny", 2, 40, pretrained_steps=4)
 
 @dataclass
 class Context:
-    """The inputs of frames, and where they are stored.
+    """The inputs of frames, and their folders.
 
     Attributes:
         runs: folder of training runs and captured states; existing ones are reused.
-        reports: folder of the tables that other commands made.
+        reports: folder of the tables of other commands.
         size: the amount of work.
-        own: a user's captured states; exhibits then show them in place of ours.
+        user_states: a user's captured states, shown in place of ours.
         progress: called with a stage, its steps done, their number, and a note.
     """
 
     runs: Path
     reports: Path = Path("reports")
     size: Size = FULL
-    own: Sequence[CapturedStates] = ()
+    user_states: Sequence[CapturedStates] = ()
     progress: Progress | None = None
     _kept: dict[tuple[str, int], CapturedStates] = field(default_factory=dict, repr=False)
 
@@ -85,19 +85,19 @@ class Context:
     @cached_property
     def states(self) -> CapturedStates:
         """States of the headline workload, or the user's first states."""
-        return self.own[0] if self.own else self.captured(self.size.headline, 0)
+        return self.user_states[0] if self.user_states else self.captured(self.size.headline, 0)
 
     @cached_property
     def several(self) -> list[CapturedStates]:
         """States of several seeds, or all of the user's states."""
-        if self.own:
-            return list(self.own)
+        if self.user_states:
+            return list(self.user_states)
         return [self.captured(self.size.grid, seed) for seed in range(self.size.seeds)]
 
     @cached_property
     def pretrained(self) -> CapturedStates | None:
         """States of fine-tuned pretrained weights; None with a user's states, or without them."""
-        if self.own or MiniLM().missing():
+        if self.user_states or MiniLM().missing():
             return None
         return self.captured(MiniLM.name, 0)
 

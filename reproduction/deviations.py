@@ -1,4 +1,4 @@
-"""Inputs that deviate from the papers': models, data, rates, steps, seeds, hardware."""
+"""Inputs other than the papers': models, data, rates, steps, seeds, hardware."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from reproduction import judges, workloads
+from reproduction import tasks, workloads
 from reproduction.context import FULL
 
 DEVIATIONS = Path(__file__).with_suffix(".csv")
 
 
 def deviations(paper: str) -> pd.DataFrame:
-    """The deviations that matter to the results, in the order of the page.
+    """The deviations with effects on the results, in the order of the page.
 
     Steps, rates and sizes of our workloads are filled in from the workloads themselves: ``w`` in
-    the file holds those of the laboratory by name, ``j`` the judges, ``full`` the pages' size.
+    the file has those of the laboratory by name, ``j`` those of `reproduction.tasks`, ``full`` the
+    pages' size.
 
     Args:
         paper: name of the paper's folder.
@@ -26,11 +27,11 @@ def deviations(paper: str) -> pd.DataFrame:
     """
     rows = pd.read_csv(DEVIATIONS)
     rows = rows[rows["name"] == paper].drop(columns="name").reset_index(drop=True)
-    known = {
+    variables = {
         "w": {name: workloads.get(name) for name in workloads.names()},
-        "j": judges.JUDGES,
+        "j": tasks.TASKS,
         "full": FULL,
     }
     return rows.assign(
-        **{side: [text.format(**known) for text in rows[side]] for side in ("paper", "ours")}
+        **{side: [text.format(**variables) for text in rows[side]] for side in ("paper", "ours")}
     )

@@ -15,10 +15,10 @@ class Difference:
 
     Attributes:
         why: the evidence, in a sentence or two.
-        elsewhere: whether a control shows that the model, the data or the machine makes the
-            difference; without such a control ours contradicts the paper.
-        of: regular expression that is found in the texts of the statements and in the names of
-            the numbers that it explains, which are ``quantity: row: proxy``.
+        elsewhere: True if a control shows that the model, the data or the machine is the cause;
+            without such a control ours contradicts the paper.
+        of: regular expression, searched in the texts of statements and in the names of numbers
+            (``quantity: row: proxy``).
     """
 
     why: str
@@ -27,7 +27,7 @@ class Difference:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on what differs for this reason."""
+        """The verdict on differences with this cause."""
         return Verdict.ELSEWHERE if self.elsewhere else Verdict.CONTRADICTS
 
     def explains(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Exhibits: figures and tables of papers."""
+"""Figures and tables of papers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reproduction.differences import Difference
 
 
 class Needs(StrEnum):
-    """The inputs of an exhibit, which decide when it is made anew."""
+    """The inputs of a figure or table; if they change, it is made again."""
 
     STATES = "captured states"
     TRAINING = "training runs"
@@ -30,7 +30,7 @@ class Needs(StrEnum):
 
 
 class Kind(StrEnum):
-    """Kind of a number of ours, by which it is evidence."""
+    """Kind of a number of ours: how it is evidence."""
 
     MEASURED = "measured"
     COMPUTED = "computed"
@@ -39,7 +39,7 @@ class Kind(StrEnum):
 
 Frames = Mapping[str, pd.DataFrame]
 KINDS = ("Figure", "Table")
-"""In the order of a page; what is neither comes last."""
+"""In the order of a page; the remaining kinds come last."""
 LEFT_OUT = Path(__file__).with_name("left-out.csv")
 IN_SHORT = Path(__file__).with_name("in-short.csv")
 ERRORS = Path(__file__).with_name("errors-in-papers.csv")
@@ -47,16 +47,16 @@ ERRORS = Path(__file__).with_name("errors-in-papers.csv")
 
 @dataclass(frozen=True)
 class Finding:
-    """The comparison of an exhibit with the paper's.
+    """The comparison of a figure or table with the paper's.
 
     Attributes:
-        numbers: claims about numbers, of `reproduction.verdict.beside`; None if the paper
-            prints no numbers.
+        numbers: claims about numbers, of `reproduction.verdict.beside`; None without printed
+            numbers.
         statements: other claims.
         why: explains differences, and how to read them, for any states.
-        why_ours: explains differences that are specific to the workloads of this project; pages
-            of a user's own states leave it out.
-        differences: what differs, and why; see `explain`.
+        why_ours: explains differences specific to the workloads of this project; pages of a user's
+            own states leave it out.
+        differences: causes of differences; see `explain`.
         tables: other tables worth a CSV file, by name.
     """
 
@@ -79,12 +79,12 @@ class Finding:
         return of_numbers + [statement.verdict for statement in self.statements]
 
     def counts(self, kind_of: Callable[[str], Kind]) -> Counter[tuple[Kind, Verdict]]:
-        """Number of verdicts by kind and verdict; those without a comparison are left out.
+        """Number of verdicts by kind and verdict; rows without a comparison are left out.
 
-        A measurement that stands for several numbers of the paper counts once for each verdict.
+        A measurement for several numbers of the paper counts once for each verdict.
 
         Args:
-            kind_of: the kind of a quantity; statements have that of the quantity ``""``.
+            kind_of: returns the kind of a quantity; for statements, the quantity is ``""``.
         """
         counts = Counter((kind_of(""), statement.verdict) for statement in self.statements)
         if self.numbers is not None:
@@ -97,7 +97,7 @@ class Finding:
 
     @property
     def missing(self) -> int:
-        """Number of the paper's numbers that are not compared."""
+        """Number of the paper's numbers without a comparison."""
         if self.numbers is None:
             return 0
         printed = self.numbers[self.numbers["paper"].notna()]
@@ -116,14 +116,14 @@ class Finding:
 
 
 def explain(finding: Finding, timed: str = "") -> Finding:
-    """The finding with the verdicts that its differences give.
+    """Return the finding with verdicts from its differences.
 
-    The first difference that fits decides. What none explains keeps the verdict "differs", and
-    differences that explain nothing are left out.
+    The first matching difference decides. Without one, the verdict stays "differs". Differences
+    without a match are left out.
 
     Args:
-        finding: the finding of an exhibit.
-        timed: `Exhibit.timed`; such statements, and numbers of which there is one of ours, are not
+        finding: the finding of a figure or table.
+        timed: `Exhibit.timed`; such statements, and numbers with a value of ours, are not
             comparable.
     """
     used: list[Difference] = []
@@ -153,15 +153,15 @@ def _explained(
     numbers: pd.DataFrame, verdict: Callable[[str], Verdict], timed: str
 ) -> pd.DataFrame:
     names = numbers["quantity"] + ": " + numbers["what"] + ": " + numbers["proxy"]
-    given = []
-    both = numbers["paper"].notna() & numbers["ours"].notna()
-    for name, old, measured in zip(names, numbers["verdict"], both, strict=True):
+    verdicts = []
+    compared = numbers["paper"].notna() & numbers["ours"].notna()
+    for name, old, measured in zip(names, numbers["verdict"], compared, strict=True):
         doubted = old == Verdict.DOUBT  # by the paper itself, whatever was timed
         if timed and measured and not doubted and re.search(timed, name):
-            given.append(Verdict.NOT_COMPARABLE.value)
+            verdicts.append(Verdict.NOT_COMPARABLE.value)
         else:
-            given.append(verdict(name).value if old == Verdict.DIFFERS else old)
-    return numbers.assign(verdict=given)
+            verdicts.append(verdict(name).value if old == Verdict.DIFFERS else old)
+    return numbers.assign(verdict=verdicts)
 
 
 def _no_pictures(_: Frames) -> dict[str, Figure]:
@@ -175,21 +175,21 @@ class Exhibit:
     Attributes:
         name: name of its files, such as ``table-6``.
         covers: the paper's own labels, such as ``("Table 6",)``.
-        title: what it shows.
-        needs: the inputs that it is made from.
-        build: makes the frames; slow work belongs into it.
+        title: title on the page.
+        needs: its inputs.
+        build: makes the frames; slow work belongs here.
         find: compares the frames with the paper.
-        draw: pictures by name; their captions stand in `captions`.
+        draw: returns pictures by name; their captions are in `captions`.
         captions: captions of pictures by name.
-        source: what the page says it is made from; ``{headline}`` and ``{grid}`` are replaced by
-            the workloads and their seeds, or by a user's states.
-        timed: regular expression that is found in the names of numbers (``quantity: row: proxy``)
-            and in statements which set times of one kind of machine beside those of another.
-        command: what made the frames that are read, where another command does.
-        kind: of its numbers and statements; None: computed if it needs nothing, else measured.
-        computed: quantities that are computed where others are measured.
-        pretrained: whether it shows states of pretrained weights too, where they are installed.
-        place: on the page, among those whose labels have no number.
+        source: inputs, in words for the page; ``{headline}`` and ``{grid}`` are replaced by the
+            workloads and their seeds, or by a user's states.
+        timed: regular expression for the names of numbers (``quantity: row: proxy``) and for
+            statements that compare times of different machines.
+        command: the command of the frames, if another command makes them.
+        kind: of its numbers and statements; None: computed without inputs, else measured.
+        computed: computed quantities, where the others are measured.
+        pretrained: show states of pretrained weights too, where they are installed.
+        place: on the page, among those with labels without a number.
     """
 
     name: str
@@ -209,7 +209,7 @@ class Exhibit:
     place: int = 0
 
     def kind_of(self, quantity: str) -> Kind:
-        """The kind of a quantity's numbers; that of statements for ``""``."""
+        """The kind of a quantity's numbers; for ``""``, the kind of statements."""
         if quantity in self.computed:
             return Kind.COMPUTED
         return self.kind or (Kind.COMPUTED if self.needs is Needs.NOTHING else Kind.MEASURED)
@@ -223,12 +223,12 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper and its exhibits.
+    """A paper with its figures and tables.
 
     Attributes:
         name: name of its folder.
         title, source: title and source of the page.
-        exhibits: exhibits in the order of the page.
+        exhibits: figures and tables in the order of the page.
     """
 
     name: str
@@ -238,20 +238,20 @@ class Paper:
 
     @classmethod
     def of(cls, package: str, *, name: str, title: str, source: str) -> Paper:
-        """With the exhibits in the files of a package: figures, tables, and then what is neither.
+        """A paper from a package: its figures, then its tables, then anything else.
 
-        Each file has an ``EXHIBIT``, but for those whose names start with an underscore.
+        Each file has an ``EXHIBIT``, except those with names that start with an underscore.
         """
         files = iter_modules(sys.modules[package].__path__, f"{package}.")
-        modules = [each.name for each in files if not each.name.startswith(f"{package}._")]
+        modules = [file.name for file in files if not file.name.startswith(f"{package}._")]
         exhibits: list[Exhibit] = [import_module(module).EXHIBIT for module in modules]
         return cls(name, title, source, tuple(sorted(exhibits, key=_place)))
 
     @property
     def left_out(self) -> pd.DataFrame:
-        """`item` and `why` of figures and tables that are not made, and of parts of those that are.
+        """`item` and `why` of omitted figures and tables, and of omitted parts.
 
-        A part is named by the figure's or table's label, a comma, and what it is.
+        The name of a part is the label of the figure or table, a comma, and a description.
         """
         items = pd.read_csv(LEFT_OUT)
         return items[items["paper"] == self.name][["item", "why"]].reset_index(drop=True)
@@ -260,8 +260,8 @@ class Paper:
     def in_short(self) -> dict[str, list[str]]:
         """Claims that hold, do not hold here, or are open, in a sentence each."""
         items = pd.read_csv(IN_SHORT)
-        own = items[items["paper"] == self.name]
-        return {str(name): list(rows["text"]) for name, rows in own.groupby("verdict", sort=False)}
+        groups = items[items["paper"] == self.name].groupby("verdict", sort=False)
+        return {str(name): list(rows["text"]) for name, rows in groups}
 
     @property
     def errors(self) -> pd.DataFrame:
@@ -273,14 +273,14 @@ class Paper:
 
     @property
     def wholly_left_out(self) -> pd.DataFrame:
-        """Entries of `left_out` that are whole figures or tables."""
+        """Entries of `left_out` for entire figures or tables."""
         labels = tuple(f"{label}, " for exhibit in self.exhibits for label in exhibit.covers)
         items = self.left_out
         return items[[not item.startswith(labels) for item in items["item"]]]
 
 
 def _place(exhibit: Exhibit) -> tuple[int, int, int, str]:
-    """The sort key of the exhibits of a page."""
+    """The sort key of the figures and tables of a page."""
     label = exhibit.covers[0]
     kind, _, number = label.rpartition(" ")
     rank = KINDS.index(kind) if kind in KINDS else len(KINDS)

@@ -109,7 +109,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _close(frames: Frames) -> str:
-    """The models that only the reserve keeps out, or brings within it of the limit."""
+    """The models left out only by the reserve, or within the reserve of the limit."""
     near = [
         f"{row['model']} with {name} needs {row[column]:.2f} of {asked['memory_gb']}"
         for asked in frames["largest"].to_dict("records")

@@ -31,7 +31,7 @@ class Architecture:
         name: as published.
         kind: ``gpt`` (layer norms, biases), ``llama`` or ``mt5`` (encoder and decoder).
         vocabulary, positions, width, layers, heads, inner, ff: `inner` is the width of all heads
-            together, `ff` that of the feed-forward network.
+            together, `ff` the width of the feed-forward network.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Architecture:
         return total
 
     def activations(self, tokens: int, value: int = 2) -> int:
-        """Bytes that one sequence leaves for the backward pass.
+        """Bytes of the stored activations of one sequence for the backward pass.
 
         Source: Korthikanti and others (2022), *Reducing activation recomputation in large
         transformer models*, equation 1: sixteen values and two masks of a byte for each element of
@@ -117,7 +117,7 @@ class Architecture:
 
 
 def state_bytes(shape: Shape, spec: str | None) -> int:
-    """Bytes of one state of a parameter of that shape."""
+    """Bytes of one state of a parameter of this shape."""
     numel = math.prod(shape)
     if spec is None:
         return 4 * numel
@@ -143,7 +143,7 @@ def architectures() -> dict[str, Architecture]:
 
 
 def max_model(family: str, memory_gb: float, low: dict[str, str | None], tokens: int) -> str:
-    """The largest model of a family that can be trained in so many GiB; ``none`` if none can.
+    """The largest trainable model of a family in so many GiB; ``none`` if none fits.
 
     The device itself, its driver and the fragments of its allocator take `RESERVE` of them.
     """

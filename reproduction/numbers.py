@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 LEVEL, POWER = 0.05, 0.8
-"""Of t-tests, and the probability with which one is to see a difference."""
+"""Significance level and power of t-tests."""
 MARGIN = 0.005
-"""Nats within which two losses count as the same."""
+"""Largest difference of equal losses, in nats."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The mean of a few values, such as the differences of seeds, and what chance leaves open.
+    """The mean of a few values, such as the differences of seeds, with its uncertainty.
 
     Attributes:
         mean: their mean.
@@ -37,9 +37,9 @@ class Interval:
 
 
 def interval(values: Sequence[float] | NDArray[np.float64]) -> Interval:
-    """That of at least two values; one has infinite ends.
+    """Interval of at least two values; for one, the ends are infinite.
 
-    Values of which one is not finite have an infinite mean, and nothing else.
+    If a value is not finite, no field is.
     """
     array = np.asarray(values, dtype=float)
     if not np.isfinite(array).all():
@@ -66,7 +66,7 @@ def ratio_interval(ours: Sequence[float], theirs: Sequence[float]) -> tuple[floa
 
     Args:
         ours: positive numbers, one of each seed.
-        theirs: those that they are divided by, of the same seeds in the same order.
+        theirs: divisors, of the same seeds in the same order.
     """
     logs = interval(np.log(np.asarray(ours, dtype=float) / np.asarray(theirs, dtype=float)))
     return math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high)

@@ -1,4 +1,4 @@
-"""A paper's page, in Markdown and as HTML that needs no other file."""
+"""A paper's page, as Markdown and as self-contained HTML."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ SHOWN = 40
 """Most rows of a further table on a page; the CSV file has all rows."""
 
 
-def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: Path) -> Path:
+def write(paper: Paper, results: Sequence[Result], info: dict[str, Any], out: Path) -> Path:
     """Write ``out/<paper>/README.md`` and ``index.html``; returns the latter."""
     folder = output_folder(out / paper.name)
-    write_report(folder / "README.md", _markdown(paper, results, about))
+    write_report(folder / "README.md", _markdown(paper, results, info))
     text = template("page").render(
         paper=paper,
         results=results,
-        about=about,
-        in_short=in_short(paper, about),
+        about=info,
+        in_short=in_short(paper, info),
         errors=paper.errors.to_dict("records"),
         left_out=paper.left_out.to_dict("records"),
-        deviations=_deviations(paper, about).to_dict("records"),
+        deviations=_deviations(paper, info).to_dict("records"),
     )
     write_report(folder / "index.html", text)
     return folder / "index.html"
@@ -90,37 +90,37 @@ def further(result: Result) -> dict[str, pd.DataFrame]:
 
 
 def heading(result: Result) -> str:
-    """The paper's labels of an exhibit, and its title."""
+    """The paper's labels of a figure or table, and its title."""
     return f"{result.exhibit.label}: {result.exhibit.title}"
 
 
-def provenance(about: dict[str, Any]) -> str:
+def provenance(info: dict[str, Any]) -> str:
     """Command, data, versions and machine in a paragraph of Markdown."""
-    versions = about["versions"]
+    versions = info["versions"]
     return (
-        f"`{about['command']}`; {about['workload']}; qmaps {versions['qmaps']}, torch "
-        f"{versions['torch']}, Python {versions['python']}; {about['machine']}."
+        f"`{info['command']}`; {info['workload']}; qmaps {versions['qmaps']}, torch "
+        f"{versions['torch']}, Python {versions['python']}; {info['machine']}."
     )
 
 
 def source_of(result: Result) -> str:
-    """The inputs of an exhibit, in a sentence."""
+    """The inputs of a figure or table, in a sentence."""
     made = result.made
     if made.command:
         return f"Read from the table of `{made.command}`."
     return f"Made from {made.source}."
 
 
-def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) -> str:
+def _markdown(paper: Paper, results: Sequence[Result], info: dict[str, Any]) -> str:
     lines = [
         f"# {paper.title}",
         "",
         f"{paper.source}. Figures and tables made here, beside the paper's numbers. "
         "[What the verdicts mean](../papers.md#verdicts).",
         "",
-        *_size_note(about),
+        *_size_note(info),
     ]
-    short = in_short(paper, about)
+    short = in_short(paper, info)
     lines += [
         f"- **{name.capitalize()}:** {text}" for name, texts in short.items() for text in texts
     ]
@@ -149,7 +149,7 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
         if result.tables:
             links = ", ".join(f"[{name}.csv]({name}.csv)" for name in result.tables)
             lines += [f"Tables: {links}.", ""]
-    deviating = _deviations(paper, about)
+    deviating = _deviations(paper, info)
     if len(deviating):
         lines += ["## Inputs that are not the paper's", "", *table(deviating), ""]
     if len(paper.errors):
@@ -160,24 +160,24 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
     lines += [
         "The command below also writes this page in one file, `index.html`.",
         "",
-        provenance(about),
+        provenance(info),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def in_short(paper: Paper, about: dict[str, Any]) -> dict[str, list[str]]:
+def in_short(paper: Paper, info: dict[str, Any]) -> dict[str, list[str]]:
     """`Paper.in_short`; empty on pages of other states than ours, or of a small size."""
-    return {} if about["quick"] or about["own"] else paper.in_short
+    return {} if info["quick"] or info["own"] else paper.in_short
 
 
-def _deviations(paper: Paper, about: dict[str, Any]) -> pd.DataFrame:
+def _deviations(paper: Paper, info: dict[str, Any]) -> pd.DataFrame:
     """`deviations`; empty on pages of other states than ours, or of a small size."""
     rows = deviations(paper.name)
-    return rows.iloc[:0] if about["quick"] or about["own"] else rows
+    return rows.iloc[:0] if info["quick"] or info["own"] else rows
 
 
-def _size_note(about: dict[str, Any]) -> list[str]:
-    return ["**A small size, for tests: no report.**", ""] if about["quick"] else []
+def _size_note(info: dict[str, Any]) -> list[str]:
+    return ["**A small size, for tests: no report.**", ""] if info["quick"] else []
 
 
 def table(frame: pd.DataFrame) -> list[str]:

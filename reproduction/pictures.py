@@ -13,7 +13,7 @@ from qmaps.storage.files import replacing
 
 DPI = 100
 CLOSE = 0.11
-"""Mean difference of a colour, of 255, up to which a palette replaces the colours."""
+"""Largest mean difference of a colour, of 255, for a palette."""
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -23,11 +23,11 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def shrink(path: Path) -> None:
-    """Give a PNG a palette, a third of the bytes; not a heat map, in which it would draw bands."""
+    """Reduce a PNG to a palette, a third of the bytes; not a heat map, as it would show bands."""
     with Image.open(path) as picture:
         seen = picture.convert("RGBA")
         opaque = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")
-    few = opaque.quantize(256, kmeans=3, dither=Image.Dither.NONE)
-    apart = np.asarray(ImageChops.difference(opaque, few.convert("RGB")))
+    palette = opaque.quantize(256, kmeans=3, dither=Image.Dither.NONE)
+    apart = np.asarray(ImageChops.difference(opaque, palette.convert("RGB")))
     with replacing(path) as temporary:
-        (few if apart.mean() <= CLOSE else opaque).save(temporary, format="PNG", optimize=True)
+        (palette if apart.mean() <= CLOSE else opaque).save(temporary, format="PNG", optimize=True)

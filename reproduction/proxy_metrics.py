@@ -1,4 +1,4 @@
-"""Quantities that replace metrics of a paper which this project cannot measure."""
+"""Proxy metrics: measured quantities in place of a paper's metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reproduction.verdict import COLUMNS, Measured, beside
 
 
 class Better(StrEnum):
-    """Direction in which a metric improves."""
+    """Better direction of a metric."""
 
     MORE = "more"
     LESS = "less"
@@ -28,13 +28,13 @@ Scale = tuple["pd.Series[float]", "pd.Series[float]", Better]
 
 @dataclass(frozen=True)
 class ProxyMetric:
-    """A quantity that is measured in place of a paper's metric.
+    """A measured quantity in place of a paper's metric.
 
     Attributes:
-        quantity: the paper's quantity; its data have the `better` of it.
+        quantity: the paper's quantity; its data have its direction `better`.
         name: name of the measured quantity.
         ours: a number, or a number and its spread, by row.
-        better: which way the measured quantity improves.
+        better: better direction of the measured quantity.
         margin: rows of ours are equal if their difference with its spreads is at most this.
     """
 
@@ -52,30 +52,29 @@ def in_place(
     *,
     tolerance: float = TOLERANCE,
 ) -> pd.DataFrame:
-    """The paper's numbers, with what stands for them or ours, and a verdict on each.
+    """The paper's numbers, with ours or those of a proxy, and a verdict on each.
 
-    Two metrics have no common scale, so that only orders can be compared: a number that a proxy
-    replaces is never reproduced. Two rows of the paper are equal where their spreads touch, or
-    where it may have rounded them apart; two of ours where they differ by at most the margin,
-    spreads included, and do not lie as the paper's do. Where only spreads hide a difference, the
-    pair cannot tell. A row differs if another row of its quantity is better than it in one metric
-    and worse in the other. Else it cannot tell if a pair cannot that the paper sets apart, or if
-    one cannot and none is alike, which is better in both, worse in both, or equal in both. With a
-    pair that is alike it has the same ordering, and without one it differs. A single row is not
-    compared.
+    Two metrics have no common scale, so only orders are compared: a number with a proxy is never
+    "reproduced". Two rows of the paper are equal if their spreads touch, or if rounding may have
+    separated them. Two rows of ours are equal if they differ by at most the margin, spreads
+    included, and are not in the paper's order. If only spreads hide a difference, the pair cannot
+    tell. A row differs if another row of its quantity is better than it in one metric and worse in
+    the other. Else it cannot tell if one of its pairs, not equal in the paper, cannot tell; or if
+    any pair cannot tell and none is alike: better in both, worse in both, or equal in both. With an
+    alike pair it has the same ordering, and without one it differs. A single row is not compared.
 
     Args:
         paper: of `reproduction.claim.published`.
-        proxies: several may stand for one quantity; its rows are then repeated.
-        ours: measured as the paper does, for the other quantities.
+        proxies: for several proxies of one quantity, its rows are repeated.
+        ours: measured as in the paper, for the other quantities.
         tolerance: tolerance of the other quantities.
 
     Returns:
-        As `reproduction.verdict.beside`; in the paper's order, with rows that it lacks after those
-        of their quantity.
+        As `reproduction.verdict.beside`; in the paper's order, with additional rows after those of
+        their quantity.
 
     Raises:
-        BadValueError: the data do not say which way the paper's metric improves.
+        BadValueError: the data do not state the better direction of the paper's metric.
     """
     replaced = {proxy.quantity for proxy in proxies}
     parts = [
@@ -92,19 +91,19 @@ def in_place(
 
 
 def opposed(paper: pd.DataFrame, proxy: ProxyMetric) -> list[tuple[str, str]]:
-    """Pairs of rows of which one is better in the paper and the other in ours.
+    """Pairs of rows with opposite orders in the paper and in ours.
 
     Args:
         paper: of `reproduction.claim.published`.
-        proxy: what stands for one of its quantities.
+        proxy: proxy of one of its quantities.
     """
     rows = paper[paper["quantity"] == proxy.quantity]
-    known = beside(rows, _measured(proxy)).dropna(subset=["paper", "ours"])
-    scales = _scales(rows, known, proxy)
+    compared = beside(rows, _measured(proxy)).dropna(subset=["paper", "ours"])
+    scales = _scales(rows, compared, proxy)
     return [
-        (str(known.at[one, "what"]), str(known.at[two, "what"]))
-        for one, two in combinations(known.index, 2)
-        if _relation(*scales[0], one, two) * (_ours(scales, proxy.margin, one, two) or 0) < 0
+        (str(compared.at[i, "what"]), str(compared.at[j, "what"]))
+        for i, j in combinations(compared.index, 2)
+        if _relation(*scales[0], i, j) * (_ours(scales, proxy.margin, i, j) or 0) < 0
     ]
 
 
@@ -112,14 +111,14 @@ def _measured(proxy: ProxyMetric) -> dict[tuple[str, str], float | tuple[float, 
     return {(what, proxy.quantity): value for what, value in proxy.ours.items()}
 
 
-def _scales(paper: pd.DataFrame, known: pd.DataFrame, proxy: ProxyMetric) -> tuple[Scale, Scale]:
+def _scales(paper: pd.DataFrame, compared: pd.DataFrame, proxy: ProxyMetric) -> tuple[Scale, Scale]:
     """Values, spreads and direction of the paper's metric, and of ours."""
     theirs = _better(paper, proxy.quantity)
-    rounding = known["what"].map(dict(zip(paper["what"], paper["rounding"], strict=True)))
-    spread = known["paper_spread"].fillna(0).clip(lower=rounding)
+    rounding = compared["what"].map(dict(zip(paper["what"], paper["rounding"], strict=True)))
+    spread = compared["paper_spread"].fillna(0).clip(lower=rounding)
     return (
-        (known["paper"], spread, theirs),
-        (known["ours"], known["ours_spread"].fillna(0), proxy.better),
+        (compared["paper"], spread, theirs),
+        (compared["ours"], compared["ours_spread"].fillna(0), proxy.better),
     )
 
 
@@ -127,23 +126,23 @@ def _rows(paper: pd.DataFrame, proxy: ProxyMetric) -> pd.DataFrame:
     """The rows of one quantity with one proxy."""
     rows = beside(paper, _measured(proxy))
     rows["proxy"] = proxy.name
-    known = rows.dropna(subset=["paper", "ours"])
-    scales = _scales(paper, known, proxy)
+    compared = rows.dropna(subset=["paper", "ours"])
+    scales = _scales(paper, compared, proxy)
     rows["verdict"] = Verdict.NOT_COMPARED.value
-    for index in known.index if len(known) > 1 else ():
+    for index in compared.index if len(compared) > 1 else ():
         pairs = [
-            (_relation(*scales[0], index, other), _ours(scales, proxy.margin, index, other))
-            for other in known.index.drop(index)
+            (_relation(*scales[0], index, rival), _ours(scales, proxy.margin, index, rival))
+            for rival in compared.index.drop(index)
         ]
         # Rows that differ in one metric and are equal in the other are not counted.
-        told = [(one, two) for one, two in pairs if two is not None]
-        alike = [one == two for one, two in told if one == two or one * two < 0]
-        hidden = [one for one, two in pairs if two is None]
+        told = [(theirs, ours) for theirs, ours in pairs if ours is not None]
+        alike = [theirs == ours for theirs, ours in told if theirs == ours or theirs * ours < 0]
+        hidden = [theirs for theirs, ours in pairs if ours is None]
         claim = Claim(
             rows.loc[index, "what"],
             alike,
-            paper=known["paper"][index],
-            ours=known["ours"][index],
+            paper=compared["paper"][index],
+            ours=compared["ours"][index],
             tolerance=None,
             undecided=all(alike) and (any(hidden) or (bool(hidden) and not alike)),
         )
@@ -161,16 +160,16 @@ def _better(paper: pd.DataFrame, quantity: str) -> Better:
     return Better(directions.pop())
 
 
-def _ours(scales: tuple[Scale, Scale], margin: float, one: int, two: int) -> int | None:
+def _ours(scales: tuple[Scale, Scale], margin: float, i: int, j: int) -> int | None:
     """The relation of two rows of ours; None if spreads hide it.
 
     Rows within the margin are equal, unless they lie to each other as the paper's do.
     """
     values, spreads, _ = scales[1]
-    relation = _relation(*scales[1], one, two)
-    same = values[one] == values[two]  # two runs that diverged, too
-    if same or abs(values[one] - values[two]) + spreads[one] + spreads[two] <= margin:
-        return relation if relation == _relation(*scales[0], one, two) else 0
+    relation = _relation(*scales[1], i, j)
+    same = values[i] == values[j]  # two runs that diverged, too
+    if same or abs(values[i] - values[j]) + spreads[i] + spreads[j] <= margin:
+        return relation if relation == _relation(*scales[0], i, j) else 0
     return relation or None
 
 
@@ -178,14 +177,14 @@ def _relation(
     values: pd.Series[float],
     spreads: pd.Series[float],
     better: Better,
-    one: int,
-    two: int,
+    i: int,
+    j: int,
 ) -> int:
     """1 if the first is better, -1 if it is worse, 0 if they are equal within their spreads."""
-    a, b = values[one], values[two]
+    a, b = values[i], values[j]
     if a == b:
         return 0
-    apart, touching = abs(a - b), spreads[one] + spreads[two]
+    apart, touching = abs(a - b), spreads[i] + spreads[j]
     # Printed decimal numbers have no exact difference in binary.
     if apart <= touching or math.isclose(apart, touching, rel_tol=1e-9):
         return 0

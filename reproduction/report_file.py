@@ -1,4 +1,4 @@
-"""Writing of reports, each with the version and the commit that made it."""
+"""Writing of reports, each with the version and the commit of its code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qmaps.storage.files import write_text
 
 ROOT = Path(__file__).parents[1]
 CODE = ("qmaps", "reproduction", "benchmarks")
-"""Packages whose uncommitted changes a report mentions."""
+"""Packages with uncommitted changes worth a note in a report."""
 CLOSED = "65a89a2e"
 """The last commit with the commands of closed studies."""
 LINE = re.compile(r"Made with qmaps ([\w.]+)[^.`]*? commit (?:`|<code>)([0-9a-f]{7,40})")
@@ -38,7 +38,7 @@ class MadeAt:
 
 
 def closed(command: str) -> str:
-    """Return the command of a closed study, in text that is set between backticks."""
+    """Return the command of a closed study, as text between backticks."""
     return f"{command}` at commit `{CLOSED}"
 
 
@@ -53,7 +53,7 @@ def now() -> MadeAt:
 
 
 def read(text: str) -> MadeAt | None:
-    """Return the origin that a report's text states, or None."""
+    """Return the origin stated in a report's text, or None."""
     match = LINE.search(text)
     return MadeAt(match[1], match[2]) if match else None
 
@@ -62,17 +62,17 @@ def stamped(text: str, origin: MadeAt, *, html: bool = False) -> str:
     """Return a report's text with its origin in the last line."""
     if html:
         line = re.sub(r"`([^`]*)`", r"<code>\1</code>", str(origin))
-        head, end, rest = text.rpartition("</body>")
-        return f'{head}<p class="note">{line}</p>\n{end}{rest}'
+        head, end, tail = text.rpartition("</body>")
+        return f'{head}<p class="note">{line}</p>\n{end}{tail}'
     return f"{text.rstrip()}\n\n{origin}\n"
 
 
 def write_report(path: Path, text: str) -> None:
-    """Write a report in Markdown or HTML with the version and the commit that made it."""
+    """Write a report in Markdown or HTML with the version and the commit of its code."""
     write_text(path, stamped(text, now(), html=path.suffix == ".html"))
 
 
 def git(*arguments: str) -> str:
-    """Return what a git command prints in this checkout, without the last line break."""
+    """Return the output of a git command in this checkout, without the last line break."""
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.rstrip("\n")

@@ -1,4 +1,4 @@
-"""The result of an exhibit."""
+"""The result of a figure or table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reproduction.exhibit import Exhibit, Finding
 
 @dataclass(frozen=True)
 class Made:
-    """The inputs of frames, and the command of frames that were read."""
+    """The inputs of frames, and the command of frames read from files."""
 
     source: str = ""
     command: str = ""
@@ -21,10 +21,10 @@ class Made:
 
 @dataclass(frozen=True)
 class Result:
-    """An exhibit with its files.
+    """A figure or table with its files.
 
     Attributes:
-        exhibit: the exhibit.
+        exhibit: the figure or table.
         finding: its comparison with the paper; None if it is not made yet.
         pictures, tables: files by name.
         made: the inputs of its frames.
@@ -40,7 +40,7 @@ class Result:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the whole exhibit."""
+        """The verdict on all its numbers and statements."""
         return Verdict.NOT_MADE if self.finding is None else self.finding.verdict
 
     @property

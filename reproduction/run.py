@@ -34,7 +34,7 @@ from reproduction.results import Made, Result
 from reproduction.workloads.minilm import MiniLM
 
 LONGEST = 2000
-"""Most rows of a table that is written as a CSV file."""
+"""Largest number of rows of a table written as CSV."""
 
 
 def run(
@@ -50,21 +50,20 @@ def run(
 ) -> Path:
     """Make the figures and tables of papers, and write their pages.
 
-    Frames of captured states and training runs are kept in `runs`, so an interrupted call goes
-    on where it was (frames only while the code that makes them is the same); pages are written
-    anew. ``out/<paper>`` holds README.md and index.html (which
-    needs no other file), pictures, and tables as CSV; ``out/papers.md`` and ``out/papers.html``
-    sum up.
+    Frames of captured states and training runs are kept in `runs`: an interrupted call continues
+    (frames only while their code is the same). Pages are written anew. ``out/<paper>`` has
+    README.md and a self-contained index.html, pictures, and tables as CSV; ``out/papers.md`` and
+    ``out/papers.html`` sum up.
 
     Args:
         papers: names of the papers; all if left out.
         out: folder of the pages.
-        runs: folder of the frames and training runs that pages are made from.
-        reports: folder of the tables that other commands made.
-        states: captured states to show in place of ours. Exhibits that need training or tables
-            of ours are then left out.
+        runs: folder of the frames and training runs for the pages.
+        reports: folder of the tables of other commands.
+        states: captured states to show in place of ours. Figures of our training runs or tables
+            are then left out.
         quick: a small size, for tests.
-        command: what the pages show as the command that made them.
+        command: the command line in the pages.
         progress: called with a stage, its steps done, their number, and a note.
 
     Returns:
@@ -75,9 +74,9 @@ def run(
         OutputError: a folder cannot be written.
     """
     chosen = [_paper(name) for name in papers or PAPERS]
-    target, kept = output_folder(out), output_folder(runs, "runs")
+    target, run_folder = output_folder(out), output_folder(runs, "runs")
     context = Context(
-        kept, Path(reports), QUICK if quick else FULL, tuple(states), progress=progress
+        run_folder, Path(reports), QUICK if quick else FULL, tuple(states), progress=progress
     )
     made: dict[str, list[Result]] = {}
     todo = {paper.name: _exhibits(paper, context) for paper in chosen}
@@ -91,10 +90,10 @@ def run(
             done += 1
     if progress:
         progress("figures and tables", total, total, "")
-    about = _about(context, command)
+    info = _about(context, command)
     for paper in chosen:
-        page.write(paper, made[paper.name], about, target)
-    return summary.write([(each, made[each.name]) for each in chosen], about, target)
+        page.write(paper, made[paper.name], info, target)
+    return summary.write([(paper, made[paper.name]) for paper in chosen], info, target)
 
 
 def _paper(name: str) -> Paper:
@@ -106,14 +105,14 @@ def _paper(name: str) -> Paper:
 
 
 def _exhibits(paper: Paper, context: Context) -> list[Exhibit]:
-    """The exhibits that the context can make."""
-    if not context.own:
+    """The figures and tables possible with the context's inputs."""
+    if not context.user_states:
         return list(paper.exhibits)
     return [exhibit for exhibit in paper.exhibits if exhibit.needs in (Needs.STATES, Needs.NOTHING)]
 
 
 def _about(context: Context, command: str) -> dict[str, Any]:
-    shown = context.own[0] if context.own else None
+    shown = context.user_states[0] if context.user_states else None
     workload = (
         f"states of {shown.optimizer}, step {shown.step}"
         if shown is not None
@@ -126,18 +125,18 @@ def _about(context: Context, command: str) -> dict[str, Any]:
         "versions": pipeline.versions(),
         "machine": pipeline.machine(),
         "quick": context.quick,
-        "own": bool(context.own),
+        "own": bool(context.user_states),
     }
 
 
 def _make(paper: Paper, exhibit: Exhibit, context: Context, folder: Path) -> Result:
-    """Frames, pictures, tables and the comparison of one exhibit."""
+    """Frames, pictures, tables and the comparison of one figure or table."""
     try:
         frames, made = _frames(paper, exhibit, context)
     except NotYetError as missing:
         return Result(exhibit, pending=str(missing))
     finding = exhibit.find(frames)
-    if context.own:  # the evidence for what differs is that of our models
+    if context.user_states:  # the evidence for what differs is that of our models
         finding = replace(finding, why_ours="", differences=())
     finding = explain(finding, exhibit.timed)
     output_folder(folder)
@@ -188,13 +187,15 @@ def _kept(folder: Path, marker: Path, identity: str) -> Frames | None:
 
 
 def _source(exhibit: Exhibit, context: Context) -> str:
-    """The inputs of an exhibit, with seeds if it has any."""
+    """The inputs of a figure or table, with seeds if it has any."""
     text = exhibit.source or exhibit.needs.value
     if exhibit.needs in (Needs.NOTHING, Needs.REPORTS):
         return text
-    if context.own:
-        first, *others = [f"{captured.optimizer}, step {captured.step}" for captured in context.own]
-        return text.format(headline=first, grid=" and of ".join([first, *others]))
+    if context.user_states:
+        first, *following = [
+            f"{captured.optimizer}, step {captured.step}" for captured in context.user_states
+        ]
+        return text.format(headline=first, grid=" and of ".join([first, *following]))
     size = context.size
     seeds = f"seeds 0 to {size.seeds - 1}" if size.seeds > 1 else "seed 0"
     if exhibit.pretrained and context.pretrained is not None:

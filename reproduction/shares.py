@@ -1,4 +1,4 @@
-"""Shares of few runs, which chance alone can set apart."""
+"""Shares of few runs, and tests of their differences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pandas as pd
 from scipy import stats
 
 LEVEL = 0.05
-"""Shares that differ by as much in fewer experiments than this are apart."""
+"""Significance level of a difference of shares."""
 
 
 def decided(

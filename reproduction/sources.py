@@ -1,4 +1,4 @@
-"""The code that frames depend on."""
+"""The source files of frames."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-"""The checkout, which contains qmaps and this package."""
+"""The checkout with qmaps and this package."""
 SHOWING = ("cli", "figures", "integrations", "lab/report")
-"""Packages of qmaps that only show frames, or that call what makes them."""
+"""Packages of qmaps without an effect on frames."""
 PAGES = (
     "__main__",
     "catalogue",
@@ -26,17 +26,16 @@ PAGES = (
     "summary",
     "verdict",
 )
-"""Modules of this package that only lay out the results of exhibits."""
+"""Modules of this package for the layout of results only."""
 COMPUTING = ("analyses", "speedup", "workloads")
-"""Packages of this package that make frames; the others are figures and papers."""
+"""Packages of this package with an effect on frames; the others are figures and papers."""
 
 
 def digest(build: Callable[..., Any]) -> str:
-    """Hash of the Python sources that the frames of `build` can depend on.
+    """Hash of all Python sources with a possible effect on the frames of `build`.
 
-    These are its own module and all of qmaps, except packages that only show frames and the
-    modules of other exhibits. Compiled engines are left out, because they give the reference's
-    bits.
+    These are its own module and all of qmaps, except packages for showing frames and the modules of
+    other figures and tables. Compiled engines are left out, as they give the reference's bits.
     """
     source = Path(inspect.getfile(build)).read_bytes()
     return hashlib.sha256(source + shared().encode()).hexdigest()
@@ -44,7 +43,7 @@ def digest(build: Callable[..., Any]) -> str:
 
 @functools.cache
 def shared() -> str:
-    """Hash of the sources that every exhibit shares, read once in a process."""
+    """Hash of the sources common to all figures and tables, read once in a process."""
     digest_of_all = hashlib.sha256()
     for path in files():
         content = path.read_bytes()
@@ -55,7 +54,7 @@ def shared() -> str:
 
 
 def files() -> Iterator[Path]:
-    """The sources that every exhibit shares, sorted by name."""
+    """The sources common to all figures and tables, sorted by name."""
     showing = [ROOT / "qmaps" / name for name in SHOWING]
     for path in sorted((ROOT / "qmaps").rglob("*.py")):
         if not any(map(path.is_relative_to, showing)):
@@ -66,8 +65,8 @@ def files() -> Iterator[Path]:
             yield path
 
 
-def _lays_out(first: str, *rest: str) -> bool:
-    """True for modules of pages, of figures, and of exhibits, whose names have no underscore."""
-    if not rest:
+def _lays_out(first: str, *tail: str) -> bool:
+    """True for modules that draw pages, figures or tables; their names have no underscore."""
+    if not tail:
         return first.removesuffix(".py") in PAGES
-    return first not in COMPUTING and not rest[-1].startswith("_")
+    return first not in COMPUTING and not tail[-1].startswith("_")

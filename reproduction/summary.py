@@ -62,22 +62,24 @@ EARLIER = (
 Found = Sequence[tuple[Paper, Sequence[Result]]]
 
 
-def write(papers: Found, about: dict[str, Any], out: Path) -> Path:
+def write(papers: Found, info: dict[str, Any], out: Path) -> Path:
     """Write ``out/papers.md`` and ``out/papers.html``; returns the latter."""
-    rows, left, wrong = exhibits(papers), left_out(papers), errors(papers)
+    rows, omitted, wrong = exhibits(papers), left_out(papers), errors(papers)
     counted, verdicts = covered(papers), numbers(papers)
-    before = [] if about["quick"] or about["own"] else earlier()
-    write_report(out / "papers.md", _markdown(rows, wrong, left, counted, verdicts, before, about))
+    before = [] if info["quick"] or info["own"] else earlier()
+    write_report(
+        out / "papers.md", _markdown(rows, wrong, omitted, counted, verdicts, before, info)
+    )
     text = page.template("summary").render(
         rows=list(map(_cells, rows)),
         errors=wrong,
-        left=left,
+        left=omitted,
         counted=[[cell(value) for value in row.values()] for row in counted],
         verdicts=verdicts,
         before=before,
         earlier=EARLIER,
         kinds=KINDS,
-        about=about,
+        about=info,
         meanings=MEANINGS,
         rules=RULES,
     )
@@ -86,7 +88,7 @@ def write(papers: Found, about: dict[str, Any], out: Path) -> Path:
 
 
 def _cells(row: dict[str, str]) -> list[Cell]:
-    """An exhibit as a row of the table of all."""
+    """A figure or table as a row of the table of all."""
     link = f"{row['folder']}/index.html#{row['name']}"
     return [
         cell(row["paper"]),
@@ -97,7 +99,7 @@ def _cells(row: dict[str, str]) -> list[Cell]:
 
 
 def exhibits(papers: Found) -> list[dict[str, str]]:
-    """A row per exhibit: paper, folder, label, title, verdict, tally."""
+    """A row per figure or table: paper, folder, label, title, verdict, tally."""
     return [
         {
             "paper": paper.title,
@@ -114,7 +116,7 @@ def exhibits(papers: Found) -> list[dict[str, str]]:
 
 
 def covered(papers: Found) -> list[dict[str, Any]]:
-    """For each paper: exhibits made, of these compared, waiting for a table, and left out."""
+    """Counts for each paper: figures and tables made, compared, waiting, and left out."""
     nothing = (Verdict.NOT_COMPARED, Verdict.NOT_COMPARABLE, Verdict.NOT_MADE)
     rows = []
     for paper, results in papers:
@@ -150,7 +152,7 @@ def earlier() -> list[dict[str, Any]]:
 
 
 def left_out(papers: Found) -> list[dict[str, str]]:
-    """Figures and tables that are not made, and parts of them, with the reason."""
+    """Omitted figures, tables and parts of them, with the reason."""
     return [
         {"paper": paper.title, "item": str(row.item), "why": str(row.why)}
         for paper, _ in papers
@@ -170,11 +172,11 @@ def errors(papers: Found) -> list[dict[str, str]]:
 def _markdown(
     rows: Sequence[dict[str, str]],
     wrong: Sequence[dict[str, str]],
-    left: Sequence[dict[str, str]],
+    omitted: Sequence[dict[str, str]],
     counted: Sequence[dict[str, Any]],
     verdicts: Sequence[Mapping[str, Any]],
     before: Sequence[Mapping[str, Any]],
-    about: dict[str, Any],
+    info: dict[str, Any],
 ) -> str:
     total = {
         key: sum(row[key] for row in counted) for key in ("made", "compared", "waiting", "left")
@@ -202,7 +204,7 @@ def _markdown(
         "",
         "## Figures and tables",
         "",
-        page.provenance(about),
+        page.provenance(info),
         "",
         *page.table(pd.DataFrame(counted)),
         "",
@@ -219,6 +221,6 @@ def _markdown(
     ]
     if wrong:
         lines += ["", "## Errors in the papers", "", *page.table(pd.DataFrame(wrong))]
-    if left:
-        lines += ["", "## Left out", "", *page.table(pd.DataFrame(left))]
+    if omitted:
+        lines += ["", "## Left out", "", *page.table(pd.DataFrame(omitted))]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Losses at the rate that is best for each optimizer in 32 bits, compared seed by seed."""
+"""Losses at the best rate of each optimizer in 32 bits, compared seed by seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POINT = ["lr", "beta1", "beta2", "eps"]
 
 
 def command(study: str) -> str:
-    """Command that makes the table of a study."""
+    """Command for the table of a study."""
     return f"python -m benchmarks {study} --workers 1"
 
 
@@ -28,7 +28,7 @@ def runs(context: Context, study: str) -> pd.DataFrame:
     """The runs of a study at the best rates.
 
     Returns:
-        `judge`; `group`, a judge and the optimizer whose rate was tuned; `optimizer`; `quantizer`,
+        `judge`; `group`, a task and the optimizer with the tuned rate; `optimizer`; `quantizer`,
         `FULL` for none; `N`; the columns of `POINT`; `steps`, `seed`; `loss`, infinite if it is not
         a number; `unstable`.
     """
@@ -72,12 +72,12 @@ class Beside:
         of = self.apart
         return f"{of.mean:+.4f} ({of.low:+.4f} to {of.high:+.4f}), of {self.base:.4f}."
 
-    def alike(self, name: str, judge: str, base: str = "32 bits do") -> Claim:
-        """That it ends where the baseline does; see `reproduction.committed.within`."""
+    def alike(self, name: str, workload: str, base: str = "32 bits do") -> Claim:
+        """Claim of a final loss equal to the baseline's; see `reproduction.committed.within`."""
         return Claim(
             f"{name} ends within {committed.margin(self.base):.2g} nats of where {base}, at the "
             f"best "
-            f"rate ({judge}, {self.seeds} seeds).",
+            f"rate ({workload}, {self.seeds} seeds).",
             committed.within(self.apart.low, self.apart.high, self.base),
             self.said,
         )
@@ -89,10 +89,10 @@ def by_seed(
     """The losses of one row of a group, indexed by seed.
 
     Args:
-        frame: what `runs` returns.
-        group: of it.
-        quantizer: of it.
-        optimizer: of it; that of the group if empty.
+        frame: result of `runs`.
+        group: its group.
+        quantizer: its quantizer.
+        optimizer: its optimizer; that of the group if empty.
     """
     rows = frame[
         (frame["group"] == group)
@@ -105,21 +105,21 @@ def by_seed(
 
 
 def beside(ours: pd.Series[float], base: pd.Series[float]) -> Beside:
-    """Losses beside those of a baseline, on the seeds that both have."""
+    """Losses beside those of a baseline, on their common seeds."""
     pairs = pd.DataFrame({"ours": ours, "base": base}).dropna()
     apart = (pairs["ours"] - pairs["base"]).tolist()
     return Beside(float(pairs["base"].mean()), interval(apart), len(pairs))
 
 
-def proxy(task: str, judge: str, rows: Mapping[str, Beside]) -> ProxyMetric:
+def proxy(task: str, workload: str, rows: Mapping[str, Beside]) -> ProxyMetric:
     """Validation losses in the place of a paper's metric."""
     shown = {name: row.shown for name, row in rows.items()}
     margin = min(committed.margin(row.base) for row in rows.values())
-    return ProxyMetric(task, f"validation loss, {judge}", shown, margin=margin)
+    return ProxyMetric(task, f"validation loss, {workload}", shown, margin=margin)
 
 
 def table(rows: Mapping[str, Beside]) -> pd.DataFrame:
-    """The rows with their spread over seeds, and what they can tell."""
+    """The rows with their spread over seeds and detectable difference."""
     return pd.DataFrame(
         {"row": name, "seeds": row.seeds, "loss": row.shown[0], "difference": row.apart.mean,
          "low": row.apart.low, "high": row.apart.high, "std": row.apart.std,
@@ -132,9 +132,9 @@ def power(rows: Iterable[Beside], paper: pd.DataFrame, quantity: str) -> str:
     """Detectable difference over seeds beside the paper's effect, in a sentence.
 
     Args:
-        rows: those that were compared with a baseline.
+        rows: comparisons with a baseline.
         paper: of `reproduction.claim.published`.
-        quantity: of it, whose largest relative difference between rows is the effect.
+        quantity: its quantity; the effect is the largest relative difference between rows.
     """
     told = [row for row in rows if row.apart.std > 0]
     widest = max(told, key=lambda row: row.apart.detectable / row.base)

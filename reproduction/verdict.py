@@ -10,7 +10,6 @@ import pandas as pd
 
 from reproduction.claim import TOLERANCE, Claim, Verdict
 
-KEYS = ("what", "quantity")
 COLUMNS = (
     "what", "quantity", "unit", "paper", "paper_spread", "printed", "proxy", "ours",
     "ours_spread", "verdict",
@@ -32,29 +31,29 @@ def beside(
 ) -> pd.DataFrame:
     """The paper's numbers with ours and a verdict on each.
 
-    Each row is a `Claim` about a number. Ours is reproduced only with its spread: where that
-    reaches beyond what is allowed, it cannot tell. A wide spread is no evidence. The others that a
-    number is ordered by are those of its quantity that are not in doubt; what is equal in the paper
-    may lie either way.
+    Each row is a `Claim` about a number. Ours is reproduced only together with its spread: if that
+    reaches beyond the tolerance, the row cannot tell, as a wide spread is no evidence. Numbers are
+    ordered within their quantity, without those in doubt; equal numbers of the paper may have any
+    order.
 
     Args:
         paper: `what`, `quantity`, `unit`, `paper`, `paper_spread`; a row per number. Optional
-            are `doubt`, where the paper itself speaks against it, `rounding`, half a unit of the
-            last digit printed, `printed`, and `undecided`, where too few runs were counted.
-        ours: numbers by `what` and `quantity`; others than the paper's are added after them.
+            are `doubt` (the paper itself contradicts the number), `rounding` (half a unit of the
+            last digit printed), `printed`, and `undecided` (too few runs were counted).
+        ours: numbers by `what` and `quantity`; additional ones follow the paper's.
         tolerance: tolerance as a fraction.
-        unordered: quantities whose order is no evidence, because it follows from what is counted.
+        unordered: quantities with an order by definition, which is no evidence.
 
     Returns:
-        The columns of `COLUMNS`; numbers that are missing are NaN.
+        The columns of `COLUMNS`; missing numbers are NaN.
     """
-    known = list(zip(paper["what"], paper["quantity"], strict=True))
+    printed = list(zip(paper["what"], paper["quantity"], strict=True))
     units = dict(zip(paper["quantity"], paper["unit"], strict=True))
     extra = pd.DataFrame(
         [
             {"what": what, "quantity": quantity, "unit": units.get(quantity, "")}
             for what, quantity in ours
-            if (what, quantity) not in set(known)
+            if (what, quantity) not in set(printed)
         ],
         columns=["what", "quantity", "unit"],
     )
@@ -72,9 +71,9 @@ def beside(
     rows["ours_spread"] = [spread for _, spread in pairs]
     rows["verdict"] = ""
     for quantity, group in rows.groupby("quantity", sort=False):
-        others = group.iloc[:0] if quantity in unordered else group
+        peers = group.iloc[:0] if quantity in unordered else group
         for index in group.index:
-            rows.loc[index, "verdict"] = _verdict(group.loc[index], others, tolerance).value
+            rows.loc[index, "verdict"] = _verdict(group.loc[index], peers, tolerance).value
     return rows[list(COLUMNS)]
 
 
@@ -84,21 +83,21 @@ def _pair(value: float | tuple[float, float] | None) -> tuple[float, float]:
     return value if isinstance(value, tuple) else (value, float("nan"))
 
 
-def _verdict(row: pd.Series[Any], others: pd.DataFrame, tolerance: float) -> Verdict:
+def _verdict(row: pd.Series[Any], peers: pd.DataFrame, tolerance: float) -> Verdict:
     """The verdict on a number; undecided where only its mean is reproduced, not all of its ±."""
-    verdict, spread = _claim(row, others, tolerance).verdict, row["ours_spread"]
+    verdict, spread = _claim(row, peers, tolerance).verdict, row["ours_spread"]
     if verdict is not Verdict.REPRODUCED or pd.isna(spread):
         return verdict
     far = row.copy()
     far["ours"] += math.copysign(spread, row["ours"] - row["paper"])
-    held = _claim(far, others, tolerance).verdict is Verdict.REPRODUCED
+    held = _claim(far, peers, tolerance).verdict is Verdict.REPRODUCED
     return verdict if held else Verdict.UNDECIDED
 
 
 def _claim(row: pd.Series[Any], group: pd.DataFrame, tolerance: float) -> Claim:
-    others = group[(group.index != row.name) & (group["doubt"] == "")]
-    others = others.dropna(subset=["paper", "ours"])
-    apart = others[others["paper"] != row["paper"]]
+    ranked = group[(group.index != row.name) & (group["doubt"] == "")]
+    ranked = ranked.dropna(subset=["paper", "ours"])
+    apart = ranked[ranked["paper"] != row["paper"]]
     below = (apart["paper"] < row["paper"]) & (apart["ours"] < row["ours"])
     above = (apart["paper"] > row["paper"]) & (apart["ours"] > row["ours"])
     return Claim(

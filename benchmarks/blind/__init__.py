@@ -1,1 +1,1 @@
-"""Verdicts of `qmaps.recommend` against trainings of models that its thresholds have not seen."""
+"""Verdicts of `qmaps.recommend` against trainings of models not used to choose its thresholds."""

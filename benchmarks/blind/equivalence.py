@@ -16,21 +16,21 @@ from qmaps.storage.files import records
 LEVEL = 0.05
 """Rate of false discoveries over a table, and one minus the confidence of an interval."""
 WITHIN = ("equivalent", "no worse")
-"""Outcomes of quantizers that are shown to be slower by less than the margin."""
+"""Outcomes of quantizers slower by less than the margin."""
 MAX_SLOPE_ERROR = 0.2
-"""Relative standard error of the slope of a loss curve, above which nothing is told in steps."""
+"""Largest relative standard error of a loss curve's slope for results in steps."""
 UNKNOWN = dict.fromkeys(
     ("mean", "low", "high", "p_no_worse", "p_equivalent", "p_worse"), float("nan")
 )
-"""Result of tests that cannot be made."""
+"""Result of tests without enough data."""
 
 
 def slope(curve: pd.DataFrame, steps: int) -> tuple[float, float]:
-    """The fall of the loss per unit of log steps.
+    """Decrease of the loss per unit of log steps.
 
     Args:
         curve: `steps`, `seed` and `loss` of runs in 32 bits, of several lengths.
-        steps: number of steps at which the slope is taken.
+        steps: number of steps; the slope is taken there.
 
     Returns:
         The slope in nats, above 0 where longer runs end lower, and its standard error: a
@@ -55,10 +55,10 @@ def tests(differences: np.ndarray, margin: float) -> dict[str, float]:  # type: 
         margin: above 0.
 
     Returns:
-        `mean`, `low` and `high` (95 % confidence interval), and the p-values `p_no_worse` (that the
-        mean is not below the margin), `p_equivalent` (two one-sided tests), `p_worse` (that it is
-        not above the margin). Where a run diverged, the mean is infinite. With one difference only
-        the mean is known.
+        `mean`, `low` and `high` (95 % confidence interval), and the p-values `p_no_worse` (null
+        hypothesis: the mean is at or above the margin), `p_equivalent` (two one-sided tests) and
+        `p_worse` (null hypothesis: the mean is at or below the margin). Where a run diverged, the
+        mean is infinite. For a single difference, only the mean is a number.
     """
     if not np.isfinite(differences).all():
         beyond = {"p_no_worse": 1.0, "p_equivalent": 1.0, "p_worse": 0.0}
@@ -81,29 +81,29 @@ def tests(differences: np.ndarray, margin: float) -> dict[str, float]:  # type: 
 
 
 def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
-    """Each quantizer's difference from 32 bits on each judge and rate.
+    """Difference of each quantizer from 32 bits, by model and rate.
 
     Args:
-        frame: rows of the trials, those of other lengths included, with `factor` (of the tuned
-            rate) and `length` (1 for the judge's own number of steps).
+        frame: rows of runs, those of other lengths included, with `factor` (of the tuned rate) and
+            `length` (1 for the model's own number of steps).
 
     Returns:
         `judge`, `factor`, `quantizer`, `seeds`, `nats` (mean difference of the final loss),
-        `steps`, `low` and `high` (share of steps by which the training is slower, with its 95 %
-        interval), the p-values of `tests`, adjusted over all that were tested, `outcome`
+        `steps`, `low` and `high` (relative increase of the number of steps for the same loss, with
+        its 95 % interval), the p-values of `tests`, adjusted over all tests, `outcome`
         (``equivalent``, ``no worse``, ``worse``, ``not shown`` or ``not tested``), and `slope` and
         `slope_error` in nats.
     """
     out = []
-    for (judge, factor), own in frame.groupby(["judge", "factor"], sort=False):
-        whole = own[own["length"] == 1]
-        losses = whole.set_index(["quantizer", "seed"])["loss"]
+    for (model, factor), part in frame.groupby(["judge", "factor"], sort=False):
+        full_length = part[part["length"] == 1]
+        losses = full_length.set_index(["quantizer", "seed"])["loss"]
         full = losses[FULL]
-        steps = int(whole["steps"].iloc[0])
-        curve = own[(own["quantizer"] == FULL) & own["seed"].isin(_curve_seeds(own))]
+        steps = int(full_length["steps"].iloc[0])
+        curve = part[(part["quantizer"] == FULL) & part["seed"].isin(_curve_seeds(part))]
         fall, error = slope(curve, steps)
         usable = fall > 0 and error <= MAX_SLOPE_ERROR * fall and np.isfinite(full).all()
-        for quantizer in whole["quantizer"].unique():
+        for quantizer in full_length["quantizer"].unique():
             if quantizer == FULL:
                 continue
             compared = losses[quantizer]
@@ -114,7 +114,7 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
                 mean, low, high = (float(np.expm1(tested[end])) for end in ("mean", "low", "high"))
             out.append(
                 {
-                    "judge": judge,
+                    "judge": model,
                     "factor": factor,
                     "quantizer": quantizer,
                     "seeds": len(apart),
@@ -135,14 +135,14 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_known_slope(steps: pd.DataFrame) -> pd.DataFrame:
-    """The rows of judges whose loss tells steps at all of the rates that the rows have."""
+    """The rows of models with a known slope of the loss at every rate."""
     return steps[~steps["judge"].isin(steps.loc[steps["outcome"] == "not tested", "judge"])]
 
 
 def percent(row: Mapping[str, Any] | None) -> str:
     """Mean and interval of a row of `in_steps`, in per cent; without a row, "not known".
 
-    A training that would need a hundred times as many steps has diverged.
+    From a hundred times as many steps on, the training counts as diverged.
     """
     if row is None or np.isnan(row["steps"]):
         return "not known"
@@ -162,6 +162,6 @@ def outcome(row: dict[str, float]) -> str:
     return "worse" if row["p_worse"] < LEVEL else "not shown"
 
 
-def _curve_seeds(own: pd.DataFrame) -> set[int]:
-    """Seeds that have runs of other lengths."""
-    return set(own.loc[own["length"] != 1, "seed"])
+def _curve_seeds(frame: pd.DataFrame) -> set[int]:
+    """Seeds with runs of other lengths."""
+    return set(frame.loc[frame["length"] != 1, "seed"])

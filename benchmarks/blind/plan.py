@@ -1,13 +1,13 @@
-"""Margins and pairs of the blind test, which reports/blind/preregistration.md explains."""
+"""Margins and pairs of the blind test; reports/blind/preregistration.md explains them."""
 
 from __future__ import annotations
 
 from benchmarks.version_0_3 import CANDIDATES
 
 MARGIN = 0.02
-"""Share of more or fewer steps within which a quantizer is equivalent to 32 bits."""
+"""Largest difference in steps, as a share, of a quantizer equivalent to 32 bits."""
 SAFE_SHARE = 0.95
-"""Share of the pairs called safe that must end within the margin for the word to stay."""
+"""Share of the pairs called safe that must end within the margin."""
 PAIRS = (
     *CANDIDATES[:15],
     "B128/DE@4s + B128/DE@4u",

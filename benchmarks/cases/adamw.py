@@ -61,13 +61,13 @@ def four_bit_peers() -> dict[str, Prepare]:
 def traffic(specs: Iterable[str | None], size: int = 4, *, twice: bool = True) -> float:
     """Bytes per element of one step: the parameter, the gradient, and all states.
 
-    A state whose scales need the whole of the new one, as those of ``rank1`` do, is computed
-    twice: the gradient and its codes are read once more.
+    A state is computed twice if its scales need all of the new state, as those of ``rank1`` do: the
+    gradient and its codes are read once more.
 
     Args:
-        specs: of the states; None is 32 bits.
+        specs: quantizers of the states; None is 32 bits.
         size: bytes of an element of the parameter, and of its gradient.
-        twice: count what is read once more; without, this is what no step can do without.
+        twice: include the second reading; without it, the result is a lower bound for any step.
     """
     total = 3.0 * size
     for spec in specs:
@@ -86,21 +86,21 @@ def stored(spec: str | None) -> float:
 
 
 def shuffles(specs: Iterable[str | None]) -> float:
-    """Shuffles per element that decode and encode these states."""
+    """Shuffles per element to decode and encode these states."""
     quantizers = [quantizer(spec) for spec in specs if spec is not None]
     return sum(decoding(q) + encoding(q) for q in quantizers)
 
 
 def writing(specs: Iterable[str | None], size: int = 4) -> float:
-    """Of the bytes of `traffic`, those that are written: the parameter and all states."""
+    """Written bytes of `traffic`: the parameter and all states."""
     return size + sum(stored(spec) for spec in specs)
 
 
 def needs(specs: Sequence[str | None], size: int = 4) -> Needs:
-    """Arithmetic of an element of an AdamW step with these moments.
+    """Arithmetic per element of an AdamW step with these moments.
 
-    The root of the second moment, the division by it, one by the scale of each moment that is
-    encoded, and the moments' decoding and encoding.
+    One root of the second moment, the division by it, one division by a scale for each encoded
+    moment, and the decoding and encoding of the moments.
     """
     divisions = 1.0 + sum(spec is not None for spec in specs)
     return Needs(writing(specs, size), divisions, 1.0, shuffles(specs))
@@ -133,13 +133,13 @@ def beside(
     peers: Mapping[str, Prepare] | None = None,
 ) -> Setup:
     """AdamW with `pair`, beside torch's 32-bit ones and `peers`, all on the same parameters."""
-    contenders: dict[str, Callable[[], Work]] = {OURS: lambda: ours(params, pair).step}
+    methods: dict[str, Callable[[], Work]] = {OURS: lambda: ours(params, pair).step}
     for name, options in kinds.items():
-        contenders[name] = lambda options=options: torch.optim.AdamW(params, **options).step
+        methods[name] = lambda options=options: torch.optim.AdamW(params, **options).step
     for name, prepare in (peers or {}).items():
-        contenders[name] = lambda prepare=prepare: prepare(params)
+        methods[name] = lambda prepare=prepare: prepare(params)
     return Setup(
-        contenders,
+        methods,
         elements=sum(p.numel() for p in params),
         nbytes={OURS: traffic(pair), FUSED: traffic((None, None))},
         needs={OURS: needs(pair), FUSED: needs((None, None))},
@@ -156,7 +156,7 @@ def steps(
 
     def make(scale: float) -> Setup:
         setup = beside(parameters(shapes(scale)), pair, TORCH, peers)
-        return replace(setup, check=lambda: matches(lambda some: ours(some, pair)))
+        return replace(setup, check=lambda: matches(lambda params: ours(params, pair)))
 
     return make
 

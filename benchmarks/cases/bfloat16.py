@@ -1,4 +1,4 @@
-"""Steps on bfloat16 parameters, rounded stochastically so that small updates are not lost."""
+"""Steps on bfloat16 parameters, rounded stochastically to keep small updates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stochastic(params: list[Tensor]) -> AdamW8bit:
 
 
 def beside(params: list[Tensor]) -> Setup:
-    """8-bit AdamW beside torch's own, which rounds to nearest, and 8-bit peers."""
+    """8-bit AdamW beside torch's, with parameters rounded to nearest, and 8-bit peers."""
     return Setup(
         {
             OURS: lambda: stochastic(params).step,

@@ -1,4 +1,4 @@
-"""Dequantizing 8-bit codes to float32, into storage that is there."""
+"""Dequantizing 8-bit codes to float32, into existing storage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.timing import Work
 
 
 def beside(x: Tensor, spec: str) -> Setup:
-    """Dequantize what `spec` makes of `x`; bitsandbytes gets the same codes and scales."""
+    """Dequantize the codes of `x` under `spec`; bitsandbytes gets the same codes and scales."""
     q = quantizer(spec)
     t, block, code = q.quantize(x), q.normalizer.size, q.map.codebook().to(x.device)
     y = torch.empty_like(x)
@@ -61,7 +61,7 @@ def decode(spec: str) -> Callable[[float], Setup]:
 
         return replace(
             setup,
-            contenders={**setup.contenders, KERNEL: bare},
+            methods={**setup.methods, KERNEL: bare},
             nbytes={**setup.nbytes, KERNEL: setup.nbytes[OURS]},
             needs={**setup.needs, KERNEL: Needs(written=4)},
             check=check,

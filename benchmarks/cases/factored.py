@@ -1,4 +1,4 @@
-"""Steps of optimizers that keep the second moment as statistics of rows and columns."""
+"""Steps of optimizers with factored second moments: statistics of rows and columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of states, and of a step, each contender in a process of its own."""
+"""Memory of states, and of a step, each method in a process of its own."""
 
 from __future__ import annotations
 

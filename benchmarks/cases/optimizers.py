@@ -26,9 +26,9 @@ UNFUSED = {name: options for name, options in TORCH.items() if name != FUSED}
 
 
 def traffic_with_norms(specs: Sequence[str | None]) -> float:
-    """Bytes per element of a step that takes norms: `traffic`, and a pass before it.
+    """Bytes per element of a step with norms: those of `traffic`, and a pass before it.
 
-    That pass reads the parameter, the gradient and the states.
+    The pass reads the parameter, the gradient and the states.
     """
     return traffic(specs) + 8 + (traffic(specs) - traffic([])) / 2
 
@@ -43,16 +43,16 @@ def steps(
     norms: bool = False,
     wide: Callable[..., torch.optim.Optimizer] | None = None,
 ) -> Callable[[float], Setup]:
-    """An optimizer beside that of torch and bitsandbytes' of the same name.
+    """An optimizer beside those of torch and bitsandbytes of the same name.
 
     Args:
         ours: our class.
         specs: the quantizers of its states.
-        options: of all of them.
+        options: options of all of them.
         theirs: torch's class; None where torch has none.
-        kinds: the forms that torch's has.
-        norms: whether parameter, gradient and states are read once before, for their norms.
-        wide: our class with states in 32 bits, where torch has none to compare with.
+        kinds: options of torch's class, by name of the method.
+        norms: read parameter, gradient and states once before the step, for their norms.
+        wide: our class with states in 32 bits, where torch has no such optimizer.
     """
 
     def step(cls: Callable[..., Any], params: list[Tensor], kind: Mapping[str, bool]) -> Work:
@@ -63,17 +63,17 @@ def steps(
 
     def make(scale: float) -> Setup:
         params = parameters(matrices(scale))
-        contenders: dict[str, Callable[[], Work]] = {OURS: lambda: step(ours, params, {})}
+        methods: dict[str, Callable[[], Work]] = {OURS: lambda: step(ours, params, {})}
         if theirs is not None:
             for name, kind in kinds.items():
-                contenders[name] = lambda kind=kind: step(theirs, params, kind)
+                methods[name] = lambda kind=kind: step(theirs, params, kind)
         if wide is not None:
-            contenders[WIDE] = lambda: step(wide, params, {"state_quantizers": None})
-        contenders[BITSANDBYTES] = lambda: step(
+            methods[WIDE] = lambda: step(wide, params, {"state_quantizers": None})
+        methods[BITSANDBYTES] = lambda: step(
             getattr(need("bitsandbytes").optim, ours.__name__), params, {}
         )
         return Setup(
-            contenders,
+            methods,
             elements=sum(p.numel() for p in params),
             nbytes={OURS: nbytes, FUSED: traffic([None])},
             needs={
@@ -81,7 +81,7 @@ def steps(
                 FUSED: Needs(writing([None])),
             },
             refresh=new_gradients(params),
-            check=lambda: matches(lambda some: ours(some, **options)),
+            check=lambda: matches(lambda params: ours(params, **options)),
         )
 
     return make

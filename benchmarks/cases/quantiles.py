@@ -14,7 +14,7 @@ NUM = 256
 
 
 def make(scale: float) -> Setup:
-    """256 quantiles, and the order statistics that they lie between."""
+    """256 quantiles, and the order statistics around each."""
     x = vector(scale)
     array = x.numpy()
     position = (np.arange(NUM) + 0.5) / NUM * (x.numel() - 1)

@@ -1,4 +1,4 @@
-"""Quantizing float32 in blocks to 8 bits, into storage that is there."""
+"""Quantizing float32 in blocks to 8 bits, into existing storage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.timing import Work
 
 
 def beside(x: Tensor, spec: str) -> Setup:
-    """Quantize `x` under `spec`, whose codebook bitsandbytes is given as its code."""
+    """Quantize `x` under `spec`; bitsandbytes gets its codebook as the code."""
     q = quantizer(spec)
     t, block, code = q.quantize(x), q.normalizer.size, q.map.codebook().to(x.device)
 
@@ -73,7 +73,7 @@ def encode(spec: str) -> Callable[[float], Setup]:
 
         return replace(
             setup,
-            contenders={**setup.contenders, KERNEL: bare},
+            methods={**setup.methods, KERNEL: bare},
             nbytes={**setup.nbytes, KERNEL: setup.nbytes[OURS]},
             needs={**setup.needs, KERNEL: Needs(written=setup.needs[OURS].written)},
         )

@@ -28,7 +28,7 @@ def beside(params: list[Tensor]) -> Setup:
 def make(scale: float) -> Setup:
     """`beside` on the CPU, and whether the answers are right."""
     setup = beside(parameters(matrices(scale)))
-    return replace(setup, check=lambda: matches(lambda some: ours(some, STOCHASTIC)))
+    return replace(setup, check=lambda: matches(lambda params: ours(params, STOCHASTIC)))
 
 
 CASES = (

@@ -1,4 +1,4 @@
-"""Numbers below the smallest normal float32, which many processors compute slowly."""
+"""Numbers below the smallest normal float32, slow on many processors."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def step(scale: float) -> Setup:
     refreshes = new_gradients(usual), new_gradients(tiny, (1e-40, 1e-20))
 
     def refresh(number: int) -> None:
-        for each in refreshes:
-            each(number)
+        for renew in refreshes:
+            renew(number)
 
     return Setup(
         {

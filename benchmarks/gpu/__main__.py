@@ -1,7 +1,7 @@
 """Time qmaps on a CUDA device: ``python -m benchmarks.gpu`` writes reports/gpu/gpu.{json,md,png}.
 
-Answers are checked first. A wrong one, or a case of ours that fails, makes the exit status 1; all
-that can be measured is measured all the same. A run of some cases, or of smaller ones, goes to
+Answers are checked first. A wrong answer, or a failed case of ours, makes the exit status 1; the
+remaining cases are measured all the same. A run of some cases, or of smaller ones, goes to
 runs/gpu. ``--dry`` runs everything once, small and on the CPU.
 """
 
@@ -36,19 +36,19 @@ Ask = Callable[[str, Place, float], Row]
 
 DRY_SCALE = 1e-5
 LONGEST = 100.0
-"""Seconds after which a case is ended from outside, compilers included."""
+"""Timeout of a case in seconds, compilers included."""
 CHECKING = 0.4
-"""Share of the time after which no answers are checked, for the cases want theirs."""
+"""Share of the time for the checks; the rest is for the cases."""
 PROGRAM = "python -m benchmarks.gpu"
 
 
 class Run:
-    """Items one after another, within the time there is.
+    """Items one after another, within the time limit.
 
     Args:
         place: the device.
-        ask: performs an item, given seconds after which it is ended.
-        minutes: for everything.
+        ask: performs an item, given a timeout in seconds.
+        minutes: time limit for all items.
     """
 
     def __init__(self, place: Place, ask: Ask, minutes: float) -> None:
@@ -57,15 +57,15 @@ class Run:
         self._begin = time.monotonic()
         self._seconds = 60 * minutes
 
-    def row(self, name: str, remaining: int, within: float = 1.0) -> Row:
+    def row(self, name: str, remaining: int, share: float = 1.0) -> Row:
         """Result of an item.
 
         Args:
             name: in `ITEMS`.
-            remaining: how many items there are from this one on.
-            within: the share of all the time that may have passed before and by it.
+            remaining: number of items from this one on.
+            share: share of the time limit for all items up to this one.
         """
-        seconds = within * self._seconds - (time.monotonic() - self._begin)
+        seconds = share * self._seconds - (time.monotonic() - self._begin)
         if seconds <= 2:
             return {"error": "not measured: out of time"}
         # What compiling takes is unknown, so a case may use more than its part, once.
@@ -84,7 +84,7 @@ def measure(cases: Sequence[Any], checks: Sequence[Any], run: Run) -> dict[str, 
     remaining = len(cases) + len(checks) + 2
     found_checks, found_cases, rates = [], [], []
     for check in checks:
-        record = run.row(check.name, remaining, within=CHECKING)
+        record = run.row(check.name, remaining, share=CHECKING)
         if "error" in record:
             record = {"name": check.name, "wrong": [record["error"]], "failed": True}
         found_checks.append(record)
@@ -101,7 +101,7 @@ def measure(cases: Sequence[Any], checks: Sequence[Any], run: Run) -> dict[str, 
 
 
 def failure(case: Any, why: str) -> Row:
-    """The row of a case that was not measured."""
+    """The row of a case without measurements."""
     nothing: Row = {"share_of_bound": {}, "ns_per_element": {}}
     record = row(case.name, "ms", {}, case.floors, {OURS: why}, case.note) | nothing
     return record | {"goals": case.goals(record), "failed": True}
@@ -138,8 +138,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        0, or 1 if an answer is wrong, a case of ours failed or there is no device. A goal that is
-        missed is a result, not a failure.
+        0, or 1 if an answer is wrong, a case of ours failed or there is no device. A missed goal is
+        a result, not a failure.
     """
     argv = sys.argv[1:] if argv is None else argv
     options = arguments(argv)

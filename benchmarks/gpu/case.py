@@ -1,4 +1,4 @@
-"""A case on a CUDA device: contenders in turns with a copy of memory, which is what bounds them."""
+"""A case on a CUDA device: methods in turns with a copy of memory, their bound."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class GpuCase:
-    """Contenders timed in turns, and a copy that takes turns with them.
+    """Methods timed in turns with a copy of memory.
 
     Attributes:
-        name: what is done.
-        make: given the device and the number of elements, the work.
+        name: name of the work.
+        make: returns the work, given the device and the number of elements.
         full: elements at full size.
-        nbytes: bytes of memory that all contenders together need for each element.
-        share: the least share of the bound that is asked for. The bound is the time of a copy that
-            moves as many bytes as the work has to.
-        predicted: by contender, the case of `benchmarks.gpu.predictions` that is the same work.
-        most_ns: the most nanoseconds per element that are asked for.
-        floors: by peer, the least ratio of its time to ours that is asked for.
-        note: what a reader of the table has to know.
+        nbytes: bytes of memory per element, for all methods together.
+        share: smallest accepted share of the bound: the time of a copy of as many bytes as the
+            work's.
+        predicted: case of the same work in `benchmarks.gpu.predictions`, by method.
+        most_ns: largest accepted number of nanoseconds per element.
+        floors: smallest accepted ratio of a peer's time to ours, by peer.
+        note: note for readers of the table.
     """
 
     name: str
@@ -55,7 +55,7 @@ class GpuCase:
         wanted = int(self.full * place.scale)
         size = place.elements(self.full, self.nbytes)
         setup = self.make(place.device, size)
-        works, skipped = prepared(setup.contenders)
+        works, skipped = prepared(setup.methods)
         copy = Copy(place)
         seconds, failed = interleaved(
             {COPY: copy, **works},
@@ -71,7 +71,7 @@ class GpuCase:
                 raise error
             skip(skipped, name, error)
         rate = copy.nbytes / statistics.median(seconds.pop(COPY))
-        values = {name: [1e3 * second for second in each] for name, each in seconds.items()}
+        values = {name: [1e3 * second for second in times] for name, times in seconds.items()}
         record = row(self.name, "ms", values, self.floors, skipped, self.note)
         bounds = {
             name: 1e3 * size * setup.elements / rate
@@ -87,8 +87,8 @@ class GpuCase:
             "bound_ms": bounds,
             "share_of_bound": shares,
             "ns_per_element": {
-                name: 1e6 * each["median"] / setup.elements
-                for name, each in record["values"].items()
+                name: 1e6 * summary["median"] / setup.elements
+                for name, summary in record["values"].items()
             },
             "predicted": dict(self.predicted),
             "checks": setup.check() if setup.check and OURS in values else {},
@@ -114,19 +114,19 @@ class GpuCase:
         share, ns = record["share_of_bound"].get(OURS), record["ns_per_element"].get(OURS)
         goals = []
         if self.share is not None:
-            goals.append(_goal("share of the bound", self.share, share, least=True))
+            goals.append(_goal("share of the bound", self.share, share, at_least=True))
         if self.most_ns is not None:
-            goals.append(_goal("ns per element", self.most_ns, ns, least=False))
+            goals.append(_goal("ns per element", self.most_ns, ns, at_least=False))
         for peer, floor in self.floors.items():
             ratio = record["ratios"].get(peer, {}).get("ratio")
             why = record["skipped"].get(peer, record["skipped"].get(OURS, ""))
-            goals.append(_goal(f"times {peer}", floor, ratio, least=True) | {"skipped": why})
+            goals.append(_goal(f"times {peer}", floor, ratio, at_least=True) | {"skipped": why})
         return goals
 
 
-def _goal(what: str, asked: float, found: float | None, *, least: bool) -> Row:
-    reached = None if found is None else (found >= asked if least else found <= asked)
-    return {"what": what, "asked": asked, "least": least, "found": found, "reached": reached}
+def _goal(what: str, asked: float, value: float | None, *, at_least: bool) -> Row:
+    reached = None if value is None else (value >= asked if at_least else value <= asked)
+    return {"what": what, "asked": asked, "least": at_least, "found": value, "reached": reached}
 
 
 class Copy:
@@ -160,7 +160,7 @@ def host_ms(work: Work, device: torch.device, calls: int = 3) -> float:
 
 
 def peak_mib(work: Work, device: torch.device) -> float:
-    """MiB of the device's memory that a call needs beyond what was there before it."""
+    """Peak of the device's memory during a call, in MiB above the memory before it."""
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
@@ -170,7 +170,7 @@ def peak_mib(work: Work, device: torch.device) -> float:
 
 
 def launches(work: Work, device: torch.device) -> int:
-    """Number of qmaps' kernels that a call launches; None if the reference does the work."""
+    """Number of qmaps' kernels launched by a call; 0 if the reference runs the work."""
     engine: Any = cuda_engine(torch.empty(1, device=device))
     if engine is None:
         return 0

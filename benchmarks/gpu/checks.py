@@ -1,4 +1,4 @@
-"""Checks that the engine on the device gives the bits of the reference there, and of the CPU."""
+"""Checks: the device's engine gives the bits of the reference there, and of the CPU."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Answers = dict[str, Tensor]
 Answer = Callable[[torch.device, int], Answers]
 
 WIDTH = 515
-"""Of the matrix that is quantized: no multiple of anything."""
+"""Columns of the quantized matrix: no multiple of anything."""
 ROWS, DRY_ROWS = 4591, 67
-"""Of that matrix: more elements than a large device takes at once."""
+"""Rows of the quantized matrix: more elements than a large device takes at once."""
 SHAPES = ((96, 128), (257, 129), (5000,), (7,))
 SUMS = 1e-9
 """Metrics may differ in the order of their sums, in float64; all else has to be equal."""
@@ -44,9 +44,9 @@ SPECIAL = (
 """Magnitudes of gradients: subnormal ones, those around the bounds of quick divisions, and those
 whose squares are about to overflow, or do."""
 BLOCK = 8
-"""Elements of a scale whose mantissa is one of all."""
+"""Elements of a block; the scales of the blocks have all mantissas."""
 DRY_STRIDE = 1021
-"""Of the mantissas that a dry run takes."""
+"""Stride over the mantissas in a dry run."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Check:
     """Answers of one kind, computed three times.
 
     Attributes:
-        name: what is computed.
-        answers: given a device and a number of rows, what comes out there, by name.
+        name: name of the answers.
+        answers: computes tensors by name, given a device and a number of rows.
         tolerance: relative, 0 for equal bits.
     """
 
@@ -64,7 +64,7 @@ class Check:
     tolerance: float = 0.0
 
     def measure(self, place: Place) -> Row:
-        """A line of the report: what differs from which of both."""
+        """A line of the report: differences of the engine from both references."""
         rows = DRY_ROWS if place.dry else ROWS
         on_device = _on_cpu(self.answers(place.device, rows))
         with use_backend("reference"):
@@ -89,10 +89,10 @@ class Check:
 
 @dataclass(frozen=True)
 class EngineCheck:
-    """Check that there is an engine for the device.
+    """Check for an engine of the device.
 
     Attributes:
-        name: what is looked for.
+        name: name of the check.
     """
 
     name: str
@@ -106,7 +106,7 @@ class EngineCheck:
 
 
 def differing(a: Tensor, b: Tensor, tolerance: float) -> int:
-    """Number of elements that differ; all if the tensors do not match."""
+    """Number of different elements; all if the tensors do not match."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return max(1, a.numel())
     same = (a == b) | (a.isnan() & b.isnan()) if a.is_floating_point() else a == b
@@ -140,8 +140,8 @@ def stepped(
 ) -> Answer:
     """Parameters and states after some steps.
 
-    With `extreme`, gradients are `extremes`, and every second parameter and gradient is a view that
-    wide accesses do not reach.
+    With `extreme`, gradients are `extremes`, and every second parameter and gradient is a view out
+    of reach of wide accesses.
     """
 
     def answers(device: torch.device, rows: int) -> Answers:
@@ -209,7 +209,7 @@ def around_ties(ties: Tensor, stride: int) -> Tensor:
 
 
 def divided_by_roots(device: torch.device, rows: int) -> Answers:
-    """Step of AdamW from zero, without eps: quotients that are hard to round, by all roots."""
+    """Step of AdamW from zero, without eps: hard-to-round quotients, by all roots."""
     stride = 1 if rows == ROWS else DRY_STRIDE
     bits = torch.arange(0, 1 << 24, stride, dtype=torch.int32) + (107 << 23)
     v = bits.view(torch.float32)  # from 2^-20 to 2^-18
@@ -229,7 +229,7 @@ def divided_by_roots(device: torch.device, rows: int) -> Answers:
 
 
 def hard_numerators(d: Tensor) -> Tensor:
-    """Numbers of 24 bits whose quotient by `d` is as near as can be to a tie of two floats.
+    """Numbers of 24 bits with quotients by `d` as near as possible to a tie of two floats.
 
     With the integers X and D of the mantissas, D odd, (2 Q + 1) D - 2^25 X is 1 or -1: X / D is
     1 / 2^25 / D beside (2 Q + 1) / 2^25. For an even mantissa of `d`, the next one is taken.

@@ -1,4 +1,4 @@
-"""GPUs that the model of steps knows."""
+"""GPUs of the model of steps."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class Chip:
     """Numbers of one GPU.
 
     Attributes:
-        name: of the product.
-        arch: the architecture that its kernels are compiled for.
+        name: name of the product.
+        arch: architecture of its kernels.
         processors: number of multiprocessors.
         clock: boost clock in Hz.
-        bandwidth: of the memory, in bytes per second.
+        bandwidth: memory bandwidth in bytes per second.
         float32: float32 operations of a multiprocessor per clock.
-        threads: most resident threads of a multiprocessor.
+        threads: largest number of resident threads of a multiprocessor.
         shared: shared memory of a multiprocessor in bytes.
-        source: where the numbers come from.
+        source: source of the numbers.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Chip:
     source: str
 
     def blocks(self, registers: int, shared: int, threads: int) -> int:
-        """Number of blocks of threads that a multiprocessor holds at once.
+        """Number of resident blocks of threads of a multiprocessor.
 
         Args:
-            registers: of a thread.
+            registers: registers of a thread.
             shared: static shared memory of a block in bytes.
-            threads: of a block.
+            threads: threads of a block.
         """
         # Registers come in units of 256 to a warp; a block takes 1 KiB of shared memory for itself.
         of_block = -(-32 * registers // 256) * 256 * (threads // 32)

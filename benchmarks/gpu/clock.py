@@ -13,18 +13,18 @@ import torch
 from benchmarks.timing import Work
 
 SHORT = 20e-3
-"""Seconds below which a call is repeated, so that the host's part hides behind the device's."""
+"""Seconds; shorter calls are repeated, to hide the host's part behind the device's."""
 MOST_CALLS = 100
 
 
 class DeviceClock:
     """Seconds of one call on the current CUDA device.
 
-    A long call is timed by itself. Short ones are timed several in a row, so the time is the
-    larger one of what the device and what the host takes for each, as in a training loop.
+    A long call is timed by itself. Short ones are timed several in a row: their time is the larger
+    of the device's and the host's, as in a training loop.
 
     Attributes:
-        patience: seconds after which a turn is given up.
+        patience: timeout of a call in seconds.
     """
 
     def __init__(self, patience: float = math.inf) -> None:
@@ -51,10 +51,10 @@ def _seconds(work: Work, calls: int) -> float:
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in this thread, the main one, when it takes longer.
+    """Raise TimeoutError in this thread, the main one, after a number of seconds.
 
-    It comes between two steps of Python. Who waits for a device forever has to be ended from
-    outside, which `benchmarks.gpu.worker` does.
+    The exception is raised between two steps of Python. It cannot interrupt an endless wait for the
+    device; `benchmarks.gpu.worker` ends such a process from outside.
     """
     if math.isinf(seconds) or threading.current_thread() is not threading.main_thread():
         yield

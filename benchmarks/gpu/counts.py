@@ -1,4 +1,4 @@
-"""Kernels run on the processor, with counts of the lines that run and of bank conflicts."""
+"""Kernels run on the processor, with counts of executed lines and of bank conflicts."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Counts:
     """Counts of one kernel.
 
     Attributes:
-        lines: number of times that each line ran, over all threads.
-        turns: mean number of turns that a warp's read of shared memory takes, by line.
+        lines: number of executions of each line, over all threads.
+        turns: mean number of turns of a warp's read of shared memory, by line.
     """
 
     lines: dict[Line, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Counts:
 
 
 class CountingEngine(EmulatedEngine):
-    """Emulates kernels; counts what steps do.
+    """Emulates kernels and counts the work of steps.
 
     Attributes:
         steps: the last arguments of each step: number of blocks and argument.

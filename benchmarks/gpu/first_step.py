@@ -1,7 +1,7 @@
 """``python -m benchmarks.gpu.first_step``: time of compiling for an optimizer's first step.
 
-The kernels are those that the step launches, recorded without a GPU; NVRTC compiles them as the
-engine does, into an empty cache, and then they are read from the cache.
+The kernels are the launched ones, recorded without a GPU. NVRTC compiles them as the engine does,
+into an empty cache; then they are read from the cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All that can be measured on a device, by name, for a process that is told what to do next."""
+"""All measurements on a device, by name, for a worker process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ITEMS: dict[str, Item] = {item.name: item for item in (BEFORE, AFTER, *CHECKS)} 
 
 
 def perform(name: str, place: Place) -> Row:
-    """Measure one item; what goes wrong stands in its row."""
+    """Measure one item; an error becomes its row."""
     try:
         record = ITEMS[name].measure(place)
     except Exception as error:

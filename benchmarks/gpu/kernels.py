@@ -1,6 +1,6 @@
-"""``python -m benchmarks.gpu.kernels``: compile kernels without a GPU; prints what each takes.
+"""``python -m benchmarks.gpu.kernels``: compile kernels without a GPU; print their resources.
 
-The kernels are those of `qmaps.cuda`, with the template arguments that users meet.
+The kernels are those of `qmaps.cuda`, with the template arguments of common options.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ FORMATS = {
 ``B128/linear@4u``."""
 
 MOST = 128
-"""Registers a thread with which two blocks of 256 threads fit in a multiprocessor."""
+"""Registers of a thread; with more, two blocks of 256 threads do not fit in a multiprocessor."""
 
 MULTI_BLOCK = ("rank1/linear@4u", "fp16")
-"""Names in `FORMATS` of scales that span more than a block."""
+"""Names in `FORMATS` of scales of more than a block."""
 
 PAIRS = (
     ("B256/DE@8s", "B2048/DE-0@8u"),
@@ -184,11 +184,13 @@ def _compile(wanted: list[str] | None, *, quick: bool, summary: bool) -> bool:
         if not summary:
             print(f"{arch}\n{' '.join(f'{name:>12}' for name in USAGE)}  kernel")
         for entry in selected:
-            taken = usage(compiler.compile_now(entry, arch))
-            used = max(used, taken["registers"])
-            spilled += taken["spill_stores"] + taken["spill_loads"]
+            resources = usage(compiler.compile_now(entry, arch))
+            used = max(used, resources["registers"])
+            spilled += resources["spill_stores"] + resources["spill_loads"]
             if not summary:
-                print(f"{' '.join(f'{taken[name]:>12}' for name in USAGE)}  {entry}", flush=True)
+                print(
+                    f"{' '.join(f'{resources[name]:>12}' for name in USAGE)}  {entry}", flush=True
+                )
         took = f"{len(selected)} kernels in {time.monotonic() - started:.0f} s"
         print(f"{arch}: {took}, up to {used} registers, {spilled} bytes spilled", flush=True)
         fit &= not spilled and used <= MOST

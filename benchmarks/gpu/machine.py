@@ -18,14 +18,14 @@ QUERIED = ("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "
 
 def about(arguments: Sequence[str], device: torch.device) -> dict[str, Any]:
     """Device, driver, versions, engine, date and command."""
-    provenance = machine.about(arguments, "benchmarks.gpu")
+    info = machine.about(arguments, "benchmarks.gpu")
     engine = next(backend for backend in qmaps.backends() if backend.name == "cuda")
     versions = {"cuda (torch)": torch.version.cuda, "triton": machine.version("triton")}
     versions["nvrtc"] = None if compiler.missing() else compiler.version()
-    return provenance | {
+    return info | {
         "device": device_facts(device),
         "engine": {"available": engine.available, "reason": engine.reason},
-        "versions": provenance["versions"] | versions,
+        "versions": info["versions"] | versions,
     }
 
 

@@ -10,9 +10,9 @@ from benchmarks.gpu.clock import DeviceClock
 from benchmarks.timing import WARM_UPS, Clock, stopwatch
 
 LEAST = 1 << 16
-"""Elements of the smallest work: enough that all of its matrices are quantized."""
+"""Elements of the smallest work; all of its matrices are large enough to be quantized."""
 USED = 0.8
-"""Share of the free memory that a case may take; fragments and the allocator take some more."""
+"""Share of the free memory for a case; fragments and the allocator need the rest."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Place:
         device: a CUDA device, or the CPU for a dry run.
         scale: size of the work; 1 is full.
         rounds: counted rounds.
-        budget: seconds that one contender may take before it stops early.
-        seconds: that a case may take before no further round begins.
-        patience: seconds after which a single turn is given up.
-        dry: one call of everything, which shows that it runs and not how fast.
+        budget: seconds for each method; a slower one stops early.
+        seconds: seconds of a case; after them no new round begins.
+        patience: timeout of a single call in seconds.
+        dry: call everything once, as a test without meaningful times.
     """
 
     device: torch.device
@@ -49,15 +49,15 @@ class Place:
 
     @property
     def warm_ups(self) -> int:
-        """Rounds that do not count."""
+        """Rounds before the counted ones."""
         return 0 if self.dry else WARM_UPS
 
     def elements(self, full: int, nbytes: float) -> int:
-        """Number of elements of a work: those of its full size, scaled, as far as there is room.
+        """Number of elements of a work: its full size, scaled, or fewer to fit into memory.
 
         Args:
-            full: at full size.
-            nbytes: bytes that all contenders together need for each.
+            full: elements at full size.
+            nbytes: bytes per element, for all methods together.
         """
         wanted = int(full * self.scale)
         if self.on_gpu:
@@ -66,12 +66,12 @@ class Place:
         return max(LEAST, wanted)
 
     def forget(self) -> None:
-        """Give memory back that nothing uses."""
+        """Release unused memory."""
         if self.on_gpu:
             torch.cuda.empty_cache()
 
     def broken(self) -> bool:
-        """True if this process can no longer use the device, after a kernel that failed."""
+        """True if this process can no longer use the device, after a failed kernel."""
         try:
             if self.on_gpu:
                 torch.cuda.synchronize(self.device)

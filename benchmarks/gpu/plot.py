@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """Write a PNG whose lines are the cases, in their order from the top."""
+    """Write a PNG with a line for each case, in their order from the top."""
     rows = [row for row in results["cases"] if row["values"]]
     figure = Figure(figsize=(17, 2 + 0.36 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)

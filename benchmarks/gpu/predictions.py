@@ -1,4 +1,4 @@
-"""What the model of ``python -m benchmarks.gpu.sass`` predicts for a device."""
+"""Predictions of ``python -m benchmarks.gpu.sass`` for a device."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ FILE = ROOT / "reports" / "gpu" / "sass.csv"
 
 
 def predictions(device: str, file: Path = FILE) -> dict[str, str]:
-    """Milliseconds per billion parameters and the GPU that they are for, by case of the model.
+    """Milliseconds per billion parameters by case of the model, and their GPU.
 
     Args:
-        device: its name as torch has it.
-        file: rows of `case`, `gpu` and `ms_per_billion`; nothing is predicted without it.
+        device: its name in torch.
+        file: rows of `case`, `gpu` and `ms_per_billion`; without it there are no predictions.
     """
     if not file.exists():
         return {}

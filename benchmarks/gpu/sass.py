@@ -1,11 +1,10 @@
-"""``python -m benchmarks.gpu.sass``: what bounds a step, from its machine code and without a GPU.
+"""``python -m benchmarks.gpu.sass``: bounds of a step, from its machine code and without a GPU.
 
-Kernels are compiled with line numbers, and run on the processor to see which lines run
+Kernels are compiled with line numbers, and run on the processor for counts of their lines
 (`benchmarks.gpu.counts`). An instruction counts if it lies on the usual path of the loop over
-tiles: in blocks of code with a line that ran, outside calls of the slow paths of divisions and
-roots, and outside what only diverged warps run. From the counts by pipe, the bank conflicts, the
-bytes and the rates of a GPU comes the time of a step of that GPU, if nothing but its busiest unit
-took time.
+tiles: in blocks of code with an executed line, outside calls of the slow paths of divisions and
+roots, and outside code for diverged warps. The time of a step on a GPU is that of its busiest unit,
+from the counts by pipe, the bank conflicts, the bytes and the rates of the GPU.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ CASES = (
 )
 """Presets of states, and dtypes of parameters and gradients."""
 SHAPE = (96, 256)
-"""Of the matrix that the emulation steps: whole tiles."""
+"""Shape of the emulated matrix: whole tiles."""
 REPORT = ROOT / "reports" / "gpu" / "sass.md"
 
 FLOAT64 = {"sm_80": 32, "sm_90": 64}
@@ -80,12 +79,12 @@ class Instruction:
 
     @property
     def calls(self) -> bool:
-        """True if it calls a function, which are those of slow paths."""
+        """True for a call of a function; functions are slow paths."""
         return self.name.startswith("CALL") and not (self.target or "").startswith(".L_x")
 
     @property
     def pipe(self) -> str:
-        """The pipe that runs it."""
+        """The pipe of the instruction."""
         base = self.name.split(".")[0]
         return next((pipe for pipe, names in PIPES if re.match(names, base)), "alu")
 
@@ -100,7 +99,7 @@ class Instruction:
 
 @dataclass
 class Block:
-    """Instructions that run one after another, and the labels of blocks that may follow."""
+    """A run of instructions, and the labels of the blocks after it."""
 
     label: str
     instructions: list[Instruction]
@@ -126,10 +125,10 @@ def blocks(listing: str, symbol: str) -> list[Block]:
             target = re.search(r"`\((\S+)\)", match[3]) if jump else None
             # "@P0 BRA P1, target" has two conditions.
             conditional = bool(match[1]) or bool(jump and re.match(r"\s*!?U?P", match[3]))
-            one = Instruction(match[2], lines, target and target[1], conditional)
-            made[-1].instructions.append(one)
+            instruction = Instruction(match[2], lines, target and target[1], conditional)
+            made[-1].instructions.append(instruction)
             if jump or match[2].startswith(("EXIT", "RET")):
-                made = _ended(made, one)
+                made = _ended(made, instruction)
     return made
 
 
@@ -146,13 +145,13 @@ def _ended(made: list[Block], last: Instruction) -> list[Block]:
 
 
 def usual_path(code: Sequence[Block], lines: dict[Line, int]) -> list[Instruction]:
-    """The instructions of the largest loop that usually run, each once."""
+    """The usual instructions of the largest loop, each once."""
     by_label = {block.label: block for block in code}
     for block in code:
         # A join of branches has the line of the branch before it.
-        counted = [one for one in block.instructions if one.lines and one.pipe]
-        ran = sum(all(lines.get(line, 1) > 0 for line in one.lines) for one in counted)
-        calls = any(one.calls for one in block.instructions)
+        counted = [i for i in block.instructions if i.lines and i.pipe]
+        ran = sum(all(lines.get(line, 1) > 0 for line in i.lines) for i in counted)
+        calls = any(i.calls for i in block.instructions)
         block.cold = calls or 2 * ran < len(counted)
     order = {block.label: place for place, block in enumerate(code)}
     warm = _reached(by_label, "entry")
@@ -161,7 +160,7 @@ def usual_path(code: Sequence[Block], lines: dict[Line, int]) -> list[Instructio
         for label in block.following:
             if block.label in warm and label in warm and order[label] <= order[block.label]:
                 inside = warm & _reached(by_label, label) & _reaching(code, block.label, label)
-                loops.append([one for b in code if b.label in inside for one in b.instructions])
+                loops.append([i for b in code if b.label in inside for i in b.instructions])
     return max(loops, key=len)
 
 
@@ -177,7 +176,7 @@ def _reached(by_label: dict[str, Block], start: str) -> set[str]:
 
 
 def _reaching(code: Sequence[Block], end: str, start: str) -> set[str]:
-    """Labels from which `end` is reached without passing `start`."""
+    """Labels with a path to `end` that does not pass `start`."""
     before: dict[str, list[str]] = {}
     for block in code:
         for label in [] if block.cold else block.following:
@@ -213,10 +212,11 @@ class Kernel:
     def pipes(self) -> Counter[str]:
         """Instructions per element by pipe, turns for ``lsu``, and ``issue`` for all."""
         counts: Counter[str] = Counter()
-        for one in self.path:
+        for instruction in self.path:
             counts["issue"] += 1
-            conflicts = self.turns.get(one.lines[0], 1.0) if one.name.startswith("LDS") else 1.0
-            counts[one.pipe] += max(conflicts, one.width)
+            reads_shared = instruction.name.startswith("LDS")
+            conflicts = self.turns.get(instruction.lines[0], 1.0) if reads_shared else 1.0
+            counts[instruction.pipe] += max(conflicts, instruction.width)
         return Counter({pipe: count / UNIT for pipe, count in counts.items()})
 
 
@@ -233,7 +233,7 @@ def analyse(entry: Entry, counts: Counts, arch: str) -> Kernel:
             check=True,
         ).stdout
     code = blocks(listing, made.symbol)
-    if not any(one.lines for block in code for one in block.instructions):
+    if not any(instruction.lines for block in code for instruction in block.instructions):
         raise BadValueError("the machine code has no line numbers; NVRTC needs -lineinfo")
     used = usage(made)
     static = sum(len(block.instructions) for block in code)
@@ -250,7 +250,7 @@ def disassembler() -> Path:
 
 
 def seconds(kernels: Sequence[Kernel], nbytes: float, chip: Chip) -> dict[str, float]:
-    """Seconds that each unit of a GPU needs for one parameter; `nbytes` is the step's traffic."""
+    """Seconds of each unit of a GPU for one parameter; `nbytes` is the step's traffic."""
     pipes: Counter[str] = sum((kernel.pipes for kernel in kernels), Counter())
     per_second = chip.processors * chip.clock
     rates = {**RATES, "fma": chip.float32, "fp64": FLOAT64.get(chip.arch, 2)}
@@ -297,28 +297,28 @@ COLUMNS = (
 
 def rows(cases: Iterable[Case], chips: Iterable[Chip]) -> list[dict[str, str]]:
     """A row for each case and GPU."""
-    made, known = [], {}
+    made, analysed = [], {}
     chips = list(chips)
-    for one in cases:
+    for case in cases:
         for chip in chips:
-            for entry, counts in one.counts.items():
-                if (entry, chip.arch) not in known:
-                    known[entry, chip.arch] = analyse(entry, counts, chip.arch)
-            kernels = [known[entry, chip.arch] for entry in one.counts]
-            made.append(_row(one, kernels, chip))
+            for entry, counts in case.counts.items():
+                if (entry, chip.arch) not in analysed:
+                    analysed[entry, chip.arch] = analyse(entry, counts, chip.arch)
+            kernels = [analysed[entry, chip.arch] for entry in case.counts]
+            made.append(_row(case, kernels, chip))
     return made
 
 
-def _row(one: Case, kernels: Sequence[Kernel], chip: Chip) -> dict[str, str]:
-    needed = seconds(kernels, one.nbytes, chip)
+def _row(case: Case, kernels: Sequence[Kernel], chip: Chip) -> dict[str, str]:
+    needed = seconds(kernels, case.nbytes, chip)
     bound = max(needed, key=lambda unit: needed[unit])
     pipes: Counter[str] = sum((kernel.pipes for kernel in kernels), Counter())
     held = [chip.blocks(k.registers, k.shared, THREADS) for k in kernels]
     cells = [
-        *(one.name, chip.name, chip.arch, str(sum(k.static for k in kernels))),
+        *(case.name, chip.name, chip.arch, str(sum(k.static for k in kernels))),
         *(number(pipes[pipe]) for pipe in ("issue", "fma", "alu", "imad", "xu", "lsu")),
         *(
-            number(one.nbytes),
+            number(case.nbytes),
             str(max(k.registers for k in kernels)),
             str(min(held) * THREADS // 32),
         ),
@@ -375,9 +375,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cases = []
         for place, (name, (preset, dtype)) in enumerate(names.items()):
             if not args.case or name in args.case:
-                own = Path(folder) / str(place)
-                own.mkdir()
-                cases.append(case(preset, dtype, own))
+                target = Path(folder) / str(place)
+                target.mkdir()
+                cases.append(case(preset, dtype, target))
     if args.lines:
         _print_lines(cases, chips[0].arch)
         return 0
@@ -393,10 +393,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_lines(cases: Iterable[Case], arch: str) -> None:
-    for one in cases:
-        for entry, counts in one.counts.items():
+    for case in cases:
+        for entry, counts in case.counts.items():
             kernel = analyse(entry, counts, arch)
-            print(one.name, entry, {k: round(v, 1) for k, v in kernel.pipes.items()})
+            print(case.name, entry, {k: round(v, 1) for k, v in kernel.pipes.items()})
             by_line = Counter(step.lines[0] for step in kernel.path)
             for line, count in by_line.most_common(60):
                 print(f"{count / UNIT:7.2f} {line} {counts.turns.get(line, '')}")

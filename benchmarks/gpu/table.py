@@ -31,29 +31,29 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _about(results: dict[str, Any]) -> list[str]:
-    about, device = results["about"], results["about"]["device"]
-    versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items() if value)
+    info, device = results["about"], results["about"]["device"]
+    versions = ", ".join(f"{name} {value}" for name, value in info["versions"].items() if value)
     facts = [f"{name} {_fact(value)}" for name, value in device.items() if name != "name"]
     rates = [row["copy_bytes_per_second"] for row in rows_with_copy(results)]
     spans = f"{giga(min(rates))} to {giga(max(rates))}" if rates else "no"
-    others = [
+    bandwidths = [
         f"{name} {giga(rate)}"
-        for each in results["bandwidth"]
-        for name, rate in each.get("bytes_per_second", {}).items()
+        for record in results["bandwidth"]
+        for name, rate in record.get("bytes_per_second", {}).items()
     ]
     lines = [
-        f"`{about['command']}`",
+        f"`{info['command']}`",
         "",
-        f"- {about['date']}, {about['seconds'] / 60:.1f} minutes; {about['rounds']} rounds, fewer "
-        f"(at least two) where a contender takes more than {about['budget']:g} s",
+        f"- {info['date']}, {info['seconds'] / 60:.1f} minutes; {info['rounds']} rounds, fewer "
+        f"(at least two) where a method takes more than {info['budget']:g} s",
         f"- {device['name']}{': ' if facts else ''}{', '.join(facts)}",
         f"- {versions}",
-        f"- engine: {about['engine']['reason']}",
+        f"- engine: {info['engine']['reason']}",
         f"- memory: copies in turns with the cases moved {spans} GB/s, read plus written; before "
-        f"and after all cases, best rounds: {', '.join(others) or 'not measured'} GB/s",
+        f"and after all cases, best rounds: {', '.join(bandwidths) or 'not measured'} GB/s",
         "",
-        "Contenders take turns in one process, on the same random data, and a copy from memory to "
-        "memory takes its turn with them. The bound of a contender is the time that this copy "
+        "Methods take turns in one process, on the same random data, and a copy from memory to "
+        "memory takes its turn with them. The bound of a method is the time that this copy "
         "would take to move the bytes that the work has to read and to write; the share is the "
         "bound over the time. Times are those of events on the device, medians with quartiles, "
         f"after warming up; calls shorter than {1e3 * SHORT:.0f} ms are timed many in a row. "
@@ -62,16 +62,16 @@ def _about(results: dict[str, Any]) -> list[str]:
         "predicts from the machine code, if nothing but its busiest unit took time.",
         "",
     ]
-    if about["dry"]:
+    if info["dry"]:
         lines += ["**A dry run: one call of everything on the CPU, no measurement.**", ""]
-    elif about["scale"] != 1:
-        lines += [f"**The sizes are scaled by {about['scale']:g}; goals are meant for full size.**"]
+    elif info["scale"] != 1:
+        lines += [f"**The sizes are scaled by {info['scale']:g}; goals are meant for full size.**"]
         lines += [""]
     return lines
 
 
 def rows_with_copy(results: dict[str, Any]) -> list[Row]:
-    """Those that were measured."""
+    """The measured rows."""
     return [row for row in results["cases"] if "copy_bytes_per_second" in row]
 
 
@@ -116,30 +116,30 @@ def _all(rows: Sequence[Row], predicted: Mapping[str, str]) -> list[str]:
     cells = []
     for row in rows:
         first = row["name"]
-        for contender, value in row["values"].items():
-            ratio = row["ratios"].get(contender)
+        for method, value in row["values"].items():
+            ratio = row["ratios"].get(method)
             cells.append(
                 [
                     first,
-                    contender,
+                    method,
                     spread(value, "median"),
-                    number(1e3 * row["ns_per_element"][contender]),
-                    predicted.get(row["predicted"].get(contender, ""), ""),
-                    _optional(row["share_of_bound"].get(contender), "{:.0%}"),
+                    number(1e3 * row["ns_per_element"][method]),
+                    predicted.get(row["predicted"].get(method, ""), ""),
+                    _optional(row["share_of_bound"].get(method), "{:.0%}"),
                     "" if ratio is None else number(ratio["ratio"]),
-                    _optional(row.get("host_ms", {}).get(contender), "{:.3g}"),
-                    _optional(row.get("peak_mib", {}).get(contender), "{:.1f}"),
-                    str(len(row["samples"][contender])),
+                    _optional(row.get("host_ms", {}).get(method), "{:.3g}"),
+                    _optional(row.get("peak_mib", {}).get(method), "{:.1f}"),
+                    str(len(row["samples"][method])),
                 ]
             )
             first = ""
-    head = ["case", "contender", "ms (quartiles)", "ms per billion", "model", "share of the bound"]
+    head = ["case", "method", "ms (quartiles)", "ms per billion", "model", "share of the bound"]
     head += ["ratio", "ms of the host", "peak MiB", "rounds"]
     return ["## All that was measured", "", *markdown(head, cells), ""]
 
 
 def _noted(row: Row) -> Row:
-    """The row with what was found out about it among its forms."""
+    """The row, with its scaling and its number of kernels among its forms."""
     forms = dict(row.get("forms", {}))
     if row.get("scaled_down_from"):
         forms["the work"] = (

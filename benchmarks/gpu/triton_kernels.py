@@ -2,8 +2,8 @@
 
 For each case and architecture: registers of a thread, bytes of spills and of shared memory, and
 instructions. `check` raises where a compiler fused a product with a sum, flushed subnormal numbers,
-or approximated a division or a root. With ``--model`` the table of `benchmarks.gpu.sass` for these
-kernels, beside that of the CUDA engine.
+or approximated a division or a root. With ``--model``, prints the table of `benchmarks.gpu.sass`
+for these kernels, beside those of the CUDA engine.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def described(case: Case) -> tuple[Trace, Kind]:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel for one architecture: its code by kind of text, and what it uses."""
+    """A kernel for one architecture: its code by kind of text, and its resources."""
 
     asm: dict[str, Any]
     usage: dict[str, int]
@@ -134,7 +134,7 @@ def _type(name: str) -> str:
 
 
 def tool(name: str) -> str:
-    """A program of NVIDIA's that Triton's wheel has."""
+    """A program of NVIDIA's in Triton's wheel."""
     import triton
 
     return str(Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name)
@@ -150,15 +150,15 @@ def _run(name: str, code: bytes, *options: str) -> str:
 
 def _cubin_usage(code: bytes) -> dict[str, int]:
     text = _run("cuobjdump", code, "-res-usage")
-    found = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
+    fields = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
     instructions = re.findall(r"/\*[0-9a-f]{4,}\*/\s+[^;]+;", _run("nvdisasm", code, "-c"))
-    return {"registers": found["REG"], "spills": found["STACK"] + found["LOCAL"],
+    return {"registers": fields["REG"], "spills": fields["STACK"] + fields["LOCAL"],
             "instructions": len(instructions)}  # fmt: skip
 
 
 def _amd_usage(text: str) -> dict[str, int]:
     body = text.split("s_endpgm")[0]
-    found = {
+    fields = {
         name: int(value)
         for name, value in re.findall(
             r"\.(vgpr_count|vgpr_spill_count|sgpr_spill_count|private_segment_fixed_size):\s+(\d+)",
@@ -166,12 +166,12 @@ def _amd_usage(text: str) -> dict[str, int]:
         )
     }
     lines = [line for line in body.splitlines() if re.match(r"\s+[vsdgb]\w*_\w+", line)]
-    spills = found["vgpr_spill_count"] + found["private_segment_fixed_size"]
-    return {"registers": found["vgpr_count"], "spills": spills, "instructions": len(lines)}
+    spills = fields["vgpr_spill_count"] + fields["private_segment_fixed_size"]
+    return {"registers": fields["vgpr_count"], "spills": spills, "instructions": len(lines)}
 
 
 def faults(asm: dict[str, Any]) -> list[str]:
-    """Ways in which the code of a kernel would change bits."""
+    """Operations in a kernel's code that give other bits than the reference."""
     if "ptx" in asm:
         words = {
             "a fused multiply-add": r"\bfma\.|\bmad\.\S*f32", "subnormals flushed": r"\.ftz\b",
@@ -183,15 +183,15 @@ def faults(asm: dict[str, Any]) -> list[str]:
         "a fused multiply-add": r"llvm\.fmuladd|llvm\.fma\.|\bcontract\b",
         "an approximate operation": r"\b(fast|afn|arcp)\b|llvm\.amdgcn\.(rcp|rsq|sqrt)",
     }
-    found = [name for name, pattern in words.items() if re.search(pattern, asm["llir"])]
+    operations = [name for name, pattern in words.items() if re.search(pattern, asm["llir"])]
     divides = re.search(
         r"v_div_fixup|v_sqrt|v_rcp|v_rsq", asm["amdgcn"]
     )  # which consist of fused operations
-    if not (found or divides) and re.search(r"v_(pk_)?(fma|fmac|mac|mad)_f32", asm["amdgcn"]):
-        found.append("a fused multiply-add")
+    if not (operations or divides) and re.search(r"v_(pk_)?(fma|fmac|mac|mad)_f32", asm["amdgcn"]):
+        operations.append("a fused multiply-add")
     if '"denormal-fp-math-f32"="ieee"' not in asm["llir"]:
-        found.append("subnormals flushed")
-    return found
+        operations.append("subnormals flushed")
+    return operations
 
 
 COLUMNS = ("case", "arch", "registers", "spills", "shared", "instructions")
@@ -201,10 +201,10 @@ def rows(cases: Sequence[Case], architectures: Sequence[str]) -> Iterator[list[s
     """A row for each case and architecture."""
     for case in cases:
         for arch in architectures:
-            one = compiled(case, arch)
-            if wrong := faults(one.asm):
+            kernel = compiled(case, arch)
+            if wrong := faults(kernel.asm):
                 raise BadValueError(f"{case.name} for {arch} has {', '.join(wrong)}")
-            usage = [str(one.usage[name]) for name in COLUMNS[2:6]]
+            usage = [str(kernel.usage[name]) for name in COLUMNS[2:6]]
             yield [case.name, arch, *usage]
 
 
@@ -225,8 +225,8 @@ def model(cases: Sequence[Case]) -> Iterator[list[str]]:
             key = f"{case.states}, {str(case.dtype).removeprefix('torch.')}", chip.name
             if key not in theirs or chip.arch not in ("sm_80", "sm_90"):
                 continue
-            one, cuda = compiled(case, chip.arch), theirs[key]
-            pipes = _pipes(one, sass)
+            kernel, cuda = compiled(case, chip.arch), theirs[key]
+            pipes = _pipes(kernel, sass)
             per_second = chip.processors * chip.clock
             rates = {**sass.RATES, "fma": chip.float32}
             counts = {**pipes, "fma": pipes["fma"] + pipes["imad"]}
@@ -241,17 +241,17 @@ def model(cases: Sequence[Case]) -> Iterator[list[str]]:
 
 
 LINE = 128
-"""Bytes of a line of the first cache, of which a gather reads one in a turn."""
+"""Bytes of a line of the first-level cache; a gather reads one line in a turn."""
 
 
-def _pipes(one: Compiled, sass: Any) -> Counter[str]:
+def _pipes(kernel: Compiled, sass: Any) -> Counter[str]:
     """Instructions per element by pipe, on the usual path: without slow paths of divisions."""
-    code = sass.blocks(_run("nvdisasm", one.asm["cubin"], "-c"), "kernel")
+    code = sass.blocks(_run("nvdisasm", kernel.asm["cubin"], "-c"), "kernel")
     by_label = {block.label: block for block in code}
     for block in code:
         block.cold = any(step.calls for step in block.instructions)
     warm = sass._reached(by_label, "entry")
-    elements = one.kind.tile / (32 * one.kind.warps)
+    elements = kernel.kind.tile / (32 * kernel.kind.warps)
     counts: Counter[str] = Counter()
     for block in code:
         for step in block.instructions if block.label in warm else []:
@@ -259,7 +259,7 @@ def _pipes(one: Compiled, sass: Any) -> Counter[str]:
             counts[step.pipe] += step.width
     # Gathers from tables: a turn for each line that 32 random places of a table touch.
     turns = 0.0
-    for state in one.kind.states:
+    for state in kernel.kind.states:
         if state.bits != source.PLAIN.bits:
             _, _, buckets, signed, steps = state.search
             book, guess = _lines_touched(4 << state.bits), _lines_touched(buckets << signed)
@@ -318,8 +318,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = list(rows(cases, args.arch or ARCHITECTURES))
     lines = [ABOUT.format(version=triton.__version__), *markdown(COLUMNS, table)]
     if args.model or args.write:
-        whole = [case for case in cases if case.rule == "AdamW" and case.whole and not case.rounds]
-        lines += [ABOUT_MODEL, *markdown(MODEL, list(model(whole)))]
+        full_tiles = [
+            case for case in cases if case.rule == "AdamW" and case.whole and not case.rounds
+        ]
+        lines += [ABOUT_MODEL, *markdown(MODEL, list(model(full_tiles)))]
     text = "\n".join(lines) + "\n"
     print(text)
     if args.write:

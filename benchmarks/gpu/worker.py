@@ -1,7 +1,7 @@
-"""A process that does one task after another, and is replaced when one of them breaks it.
+"""A process for one task after another, replaced after a broken one.
 
-A kernel that goes wrong takes its process's use of the device with it, and one that never ends
-cannot be interrupted. What comes after must be measured all the same.
+A faulty kernel ends its process's use of the device, and an endless one cannot be interrupted. The
+next tasks need a new process.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _READY = "ready"
 
 
 class LostError(Exception):
-    """The process ended, or had to be ended; the message says which."""
+    """The process ended by itself or after a timeout, as the message says."""
 
 
 class Worker:
-    """Performs `task` in a process of its own, started when it is first needed.
+    """Performs `task` in another process, started at its first use.
 
     Args:
-        task: a function that can be pickled.
-        start: seconds that the process may take to import what `task` needs.
+        task: a function; it must be picklable.
+        start: seconds for the process to import the modules of `task`.
     """
 
     def __init__(self, task: Callable[..., Any], start: float = 60.0) -> None:
@@ -38,8 +38,8 @@ class Worker:
         """``task(*arguments)``.
 
         Args:
-            arguments: can be pickled.
-            timeout: seconds after which the process is ended, and started anew for the next task.
+            arguments: must be picklable.
+            timeout: seconds; after them the process is ended, and the next task starts a new one.
 
         Raises:
             LostError: there is no answer.

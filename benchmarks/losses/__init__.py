@@ -1,1 +1,1 @@
-"""Losses that stand for the papers' metrics, at the rate that is best for each baseline."""
+"""Losses in place of the papers' metrics, at the best rate of each baseline."""

@@ -25,8 +25,8 @@ EIGHT_BITS = "B2048/linear0@8s+sr"
 class MethodTrial(Trial):
     """A run of one of the papers' optimizers.
 
-    Its `quantizer` is `FULL`, or what its family takes: a pair for moments of Adam
-    (``"B128/DE@4s + 32bit"``), a spec for a momentum, ``"12 stochastic"`` for LPMM, a preset for
+    Its `quantizer` depends on the family: `FULL`, a pair for moments of Adam
+    (``"B128/DE@4s + 32bit"``), a spec for a momentum, ``"12 stochastic"`` for LPMM, or a preset for
     the classes of `CLASSES`.
 
     Attributes:
@@ -39,12 +39,12 @@ class MethodTrial(Trial):
 
     @property
     def key(self) -> str:
-        """A hash of all that decides the result."""
+        """A hash of all inputs of the result."""
         told = f"{super().key} {self.family} {self.n}"
         return hashlib.sha256(told.encode()).hexdigest()[:24]
 
     def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
-        """That of the family."""
+        """The optimizer of the family."""
         return METHODS[self.family](self, model, workload)
 
 
@@ -63,7 +63,7 @@ def pair(text: str) -> dict[str, str | None]:
 
 
 def _adamw(trial: MethodTrial, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
-    """AdamW, that of torch in 32 bits, as in the judges' own runs."""
+    """AdamW; that of torch in 32 bits, as in the runs of `reproduction.tasks`."""
     return Contender(trial.quantizer, _moments(trial)).optimizer(model, workload)
 
 
@@ -154,18 +154,18 @@ def _soap(trial: MethodTrial, model: nn.Module, workload: Workload) -> torch.opt
 
 
 WIDTHS = ("8bit", "4bit", "paper-4bit")
-"""Presets that `OptimClass` has beside 32 bits."""
+"""Presets of `OptimClass` besides 32 bits."""
 
 
 @dataclass(frozen=True)
 class OptimClass:
-    """A class of `qmaps.optim` with its defaults but for a few options.
+    """A class of `qmaps.optim` with a few options other than its defaults.
 
     Attributes:
         kind: the class.
-        rate: its learning rate, in units of the workload's, which is that of AdamW.
-        options: options that are not its own defaults.
-        kinds: classes of their own for some presets.
+        rate: its learning rate, in units of the workload's rate, for AdamW.
+        options: options with other values than the defaults.
+        kinds: special classes of some presets.
     """
 
     kind: type[optim.QuantizedOptimizer]

@@ -18,7 +18,7 @@ NUMBERS = ("seeds", "unstable", "loss", "minus 32 bits", "95 %", "std", "detecta
 
 
 MANY = 8
-"""Groups from which on a page begins with the differences of all."""
+"""Smallest number of groups for a table of all differences at the top of a page."""
 
 
 def differences(frame: pd.DataFrame) -> pd.DataFrame:
@@ -28,34 +28,34 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
         frame: the rows of `benchmarks.losses.tune.run`.
 
     Returns:
-        `group`, `optimizer`, `quantizer`, the columns of `POINT`; `unstable`, how many runs;
-        `loss`, the mean; those of `paired`; `std`, the standard deviation of the difference over
-        seeds; `detectable`, the difference that the test sees in as many seeds.
+        `group`, `optimizer`, `quantizer`, the columns of `POINT`; `unstable`, the number of
+        unstable runs; `loss`, the mean; those of `paired`; `std`, the standard deviation of the
+        difference over seeds; `detectable`, the detectable difference for as many seeds.
     """
     keys = ["group", "optimizer", "quantizer", *POINT]
     tuned = frame[frame["best"]]
     full = tuned[tuned["quantizer"] == FULL].set_index(["group", *POINT, "seed"])["loss"]
     records = []
     for names, part in tuned.groupby(keys, sort=False):
-        own = part.set_index(["group", *POINT, "seed"])["loss"]
-        apart = paired(own, full.reindex(own.index))
-        std = float((own - full.reindex(own.index)).std())
+        losses = part.set_index(["group", *POINT, "seed"])["loss"]
+        apart = paired(losses, full.reindex(losses.index))
+        std = float((losses - full.reindex(losses.index)).std())
         records.append(
             dict(zip(keys, names, strict=True))
-            | {"unstable": int(part["unstable"].sum()), "loss": own.mean(), **apart, "std": std,
+            | {"unstable": int(part["unstable"].sum()), "loss": losses.mean(), **apart, "std": std,
                "detectable": detectable(std, int(apart["seeds"]))}
         )  # fmt: skip
     return pd.DataFrame(records)
 
 
-def page(name: str, about: str, frame: pd.DataFrame, command: str) -> str:
-    """The report of a study, with a paragraph on what was trained."""
+def page(name: str, description: str, frame: pd.DataFrame, command: str) -> str:
+    """The report of a study, with a paragraph on its models and optimizers."""
     lines = [
         f"# Losses at tuned rates: {name}",
         "",
         f"`{command}`",
         "",
-        *textwrap.dedent(f"    {about}").strip().splitlines(),
+        *textwrap.dedent(f"    {description}").strip().splitlines(),
         "",
         f"torch {torch.__version__}, one thread for each run. Final validation losses. The rate of "
         "a group is the best of a sweep for its optimizer in 32 bits; a neighbour at half and one "

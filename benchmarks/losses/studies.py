@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.losses.methods import CLASSES, NEAREST, STOCHASTIC, WIDTHS, MethodTrial
 from benchmarks.trials import FULL
 from qmaps.lab.workloads import Workload
-from reproduction.judges import JUDGES
+from reproduction.tasks import TASKS
 from reproduction.workloads.docstring_lm import DocstringLM
 
 SEEDS = 8
@@ -23,10 +23,10 @@ class Row:
     """A training at the best rate of its group.
 
     Attributes:
-        quantizer: of its `MethodTrial`.
-        family: of its `MethodTrial`; that of the group if empty.
+        quantizer: quantizer of its `MethodTrial`.
+        family: family of its `MethodTrial`; that of the group if empty.
         factor: times the best rate.
-        changes: other options of the workload that it changes.
+        changes: other options of the workload.
     """
 
     quantizer: str
@@ -37,13 +37,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """A baseline whose rate is tuned, and rows that are compared with it.
+    """A baseline with a tuned rate, and rows to compare with it.
 
     Attributes:
         judge: the model and the data, for tables.
-        workload: what is trained; its rate is where the sweep begins.
+        workload: the training; its rate is the first of the sweep.
         family: the baseline's optimizer, in 32 bits.
-        rows: what is trained besides, at the best rate of the baseline.
+        rows: other trainings at the best rate of the baseline.
         n: micro-batches of a step; the workload's steps are then micro-batches.
         rate_seeds: seeds of the sweep.
     """
@@ -60,7 +60,7 @@ class Group:
         return self.trial(Row(FULL, factor=factor), 1.0, seed)
 
     def trial(self, row: Row, best: float, seed: int) -> MethodTrial:
-        """A run of a row, if the best rate is that multiple of the workload's."""
+        """A run of a row, if the best rate is this multiple of the workload's."""
         rate = self.workload.lr * best * row.factor
         work = replace(self.workload, lr=rate, **dict(row.changes))
         return MethodTrial(self.judge, work, row.quantizer, seed, family=row.family or self.family,
@@ -74,7 +74,7 @@ def _eight_bit_table_1() -> Iterator[Group]:
     betas of 0.9 and 0.98 and a weight decay of 0.1; all other groups have Adam's eps = 1e-8, as
     translation has. The study `eight-bit-figure-3` has the paper's options of language models.
     """
-    work = JUDGES["docstring-lm"]
+    work = TASKS["docstring-lm"]
     yield Group("docstring-lm", work, "AdamW", (Row(PAPER_8BIT),))
     glue = replace(work, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1)
     yield Group("docstring-lm, eps 1e-6", glue, "AdamW", (Row(PAPER_8BIT),))
@@ -83,7 +83,7 @@ def _eight_bit_table_1() -> Iterator[Group]:
     stable = replace(work, stable_embedding=True)
     yield Group("docstring-lm, stable embedding", stable, "Adam", (Row(PAPER_8BIT),))
     yield Group("docstring-lm, stable embedding", stable, "Adafactor")
-    yield Group("digits", replace(JUDGES["digits"], lr=0.1), "Momentum", (Row("B2048/DE@8s"),))
+    yield Group("digits", replace(TASKS["digits"], lr=0.1), "Momentum", (Row("B2048/DE@8s"),))
 
 
 def _eight_bit_figure_3() -> Iterator[Group]:
@@ -111,8 +111,8 @@ def _four_bit_moments() -> Iterator[Group]:
             "B128/DE@4s+sr + rank1/linear@4u"]  # fmt: skip
     factored = Row(f"{FIRST} + rank1/linear@4u", "AdamWFactor")
     rows = (*map(Row, [*pairs, *ones]), factored)
-    yield Group("docstring-lm", JUDGES["docstring-lm"], "AdamW", rows)
-    stable = replace(JUDGES["docstring-lm"], stable_embedding=True)
+    yield Group("docstring-lm", TASKS["docstring-lm"], "AdamW", rows)
+    stable = replace(TASKS["docstring-lm"], stable_embedding=True)
     specs = [f"{FIRST} + {_spec(second)}" for second in ("B2048/DE", "B128/DE", "B2048/DE-0")]
     yield Group("docstring-lm, stable embedding", stable, "AdamW", tuple(map(Row, specs)))
 
@@ -125,15 +125,15 @@ def _four_bit_rates() -> Iterator[Group]:
     a stable embedding stay in 32 bits.
     """
     zeros = [f"{FIRST} + {_spec(second)}" for second in ("B2048/DE", "B128/DE", "B128/DE+sr")]
-    work = replace(JUDGES["docstring-lm"], eps=1e-6, weight_decay=0.01)
+    work = replace(TASKS["docstring-lm"], eps=1e-6, weight_decay=0.01)
     stable = replace(work, stable_embedding=True)
-    for judge, given, specs, divisors in (
+    for name, workload, specs, divisors in (
         ("docstring-lm", work, zeros, (1, 4, 16, 64)),
         ("docstring-lm, stable embedding", stable, zeros[:2], (1, 16)),
     ):
         rows = [Row(spec, factor=1 / divisor) for divisor in divisors for spec in (FULL, *specs)]
         rows += [Row(spec, changes=(("eps", 1e-4),)) for spec in (FULL, *specs)]
-        yield Group(judge, given, "AdamW", tuple(rows))
+        yield Group(name, workload, "AdamW", tuple(rows))
 
 
 def _spec(second: str) -> str:
@@ -142,7 +142,7 @@ def _spec(second: str) -> str:
 
 
 STEPS = 200
-"""Of every run of LPMM, whatever its number of micro-batches."""
+"""Steps of every LPMM run, for any number of micro-batches."""
 
 
 def _lpmm() -> Iterator[Group]:
@@ -160,7 +160,7 @@ def _lpmm() -> Iterator[Group]:
 
 def _lpmm_adam() -> Iterator[Group]:
     """LPMM-Adam with 8 bits throughout: parameters, gradients and both moments."""
-    yield Group("docstring-lm", JUDGES["docstring-lm"], "LPMM-Adam", (Row("8 stochastic"),))
+    yield Group("docstring-lm", TASKS["docstring-lm"], "LPMM-Adam", (Row("8 stochastic"),))
 
 
 def _soap() -> Iterator[Group]:
@@ -186,7 +186,7 @@ def _soap() -> Iterator[Group]:
         f"32bit | 32bit + {second}",
         "32bit | 32bit + rank1/linear@4u",
     )
-    work = JUDGES["lm-tiny"]
+    work = TASKS["lm-tiny"]
     yield Group("lm-tiny", work, "AdamW")
     yield Group("lm-tiny", work, "SOAP", tuple(map(Row, rows)))
 
@@ -205,7 +205,7 @@ def _parity() -> Iterator[Group]:
     which has no first moment here, keeps statistics of rows and columns in few bits whatever
     their size.
     """
-    work = JUDGES["docstring-lm"]
+    work = TASKS["docstring-lm"]
     for name in PARITY:
         widths = WIDTHS if name in ("Adam", "AdamW") else WIDTHS[:2]
         at_rate = replace(work, lr=work.lr * CLASSES[name].rate)

@@ -14,7 +14,7 @@ from benchmarks.trials import FULL, run_all
 from qmaps.errors import QmapsError
 
 FACTORS = (0.5, 1.0, 2.0)
-"""Rates that are tried first, in units of the workload's."""
+"""First rates of a sweep, in units of the workload's."""
 LIMIT = 2.0**8
 
 
@@ -44,9 +44,9 @@ def best(group: Group, runs: Path, workers: int) -> tuple[float, pd.DataFrame]:
 
 
 def run(group: Group, runs: Path, workers: int, seeds: int = SEEDS) -> pd.DataFrame:
-    """All runs of a group: the sweep, whose `best` is False, and the rows, whose `best` is True.
+    """All runs of a group: the sweep, with `best` False, and the rows, with `best` True.
 
-    A run is `unstable` if its loss ends above that of the model before training, or is no number.
+    A run is `unstable` if its loss ends above that of the untrained model, or is not finite.
     """
     factor, swept = best(group, runs, workers)
     rows = list(dict.fromkeys([Row(FULL), *group.rows]))
@@ -58,7 +58,7 @@ def run(group: Group, runs: Path, workers: int, seeds: int = SEEDS) -> pd.DataFr
 
 
 def framed(group: Group, plan: Sequence[MethodTrial], runs: Path, workers: int) -> pd.DataFrame:
-    """Run them; a row for each, with what tells it from the others."""
+    """Run them; one row for each, with its group, method and hyperparameters."""
     frame = run_all(plan, runs, workers=workers)
     works = [trial.workload for trial in plan]
     return frame.assign(

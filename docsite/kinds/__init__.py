@@ -1,4 +1,4 @@
-"""One file per kind of page; here their places in the navigation.
+"""Navigation of the site; each kind of page has a file in this package.
 
 Guides and notebooks are on the shelves of ``docs/README.md``; the other kinds are sections of one.
 """
@@ -20,10 +20,10 @@ SECTIONS: Mapping[str, Mapping[str, Callable[[], list[Page]]]] = {
     },
     "Background": {"Reports": repository.reports, "Project": repository.project},
 }
-"""What makes the pages of each section, by shelf."""
+"""Functions that return the pages of each section, by shelf."""
 
 Section = list[Page | tuple[str, list[Page]]]
-"""Pages, and titles of sections within with their pages."""
+"""Pages, and subsections as title and pages."""
 
 
 def navigation() -> dict[str, Section]:

@@ -1,4 +1,4 @@
-"""The gallery: every figure, drawn from a short training run where the laboratory makes it."""
+"""The gallery: every figure, drawn from a short training run or from made-up numbers."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def pages() -> list[Page]:
         for name in names
     )
     text = (
-        "# Figures\n\nEvery figure takes a frame of `qmaps.analyze` and gives a matplotlib figure. "
-        f"These show states of {STEPS} steps of `{WORKLOAD}`, or made-up numbers where a page says "
-        f'so; `qmaps lab` draws yours.\n\n<div class="grid cards gallery" markdown>\n\n{cards}\n'
-        "</div>\n"
+        "# Figures\n\nEvery function takes a frame of `qmaps.analyze` and returns a matplotlib "
+        f"figure. The examples show states of {STEPS} steps of `{WORKLOAD}`, or made-up numbers "
+        "where the page says so. `qmaps lab` draws the figures for your own states.\n\n"
+        f'<div class="grid cards gallery" markdown>\n\n{cards}\n</div>\n'
     )
     return [Page("figures/index.md", "Gallery", text), *drawn]
 
@@ -56,14 +56,14 @@ def run() -> None:
 def _page(name: str) -> Page:
     function = getattr(figures, name)
     module = sys.modules[function.__module__]
-    drawn, about = _drawn(name)
+    drawn, description = _drawn(name)
     text = "\n".join(
         [
             f"# `{name}`",
             "",
             f"![{name}]({name}.png)",
             "",
-            about,
+            description,
             "",
             docstring_of(f"{function.__module__}.{name}"),
             *(
@@ -78,7 +78,7 @@ def _page(name: str) -> Page:
 
 
 def _drawn(name: str) -> tuple[Figure, str]:
-    """The figure, and what it shows."""
+    """The figure with its description."""
     function = getattr(figures, name)
     shown = [figure.frame or figure.name for figure, draw in figures.pictures() if draw is function]
     path = RUN / "frames" / f"{min(shown, default=None)}.parquet"

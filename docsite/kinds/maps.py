@@ -15,7 +15,7 @@ from qmaps.normalize import BlockWise
 
 TITLE = "Maps"
 WIDTHS = (4, 8)
-"""Shown of each map, or the nearest that it has."""
+"""Widths of the example maps; a map without one shows its nearest width."""
 
 
 def pages() -> list[Page]:
@@ -36,15 +36,16 @@ def _index(classes: list[type[Map]]) -> Page:
     ]
     shown = tuple(instance(cls, WIDTHS[0], cls.signs[0]) for cls in classes)
     text = (
-        "# Maps\n\nA map has a codebook: code `c` stands for the value `codebook[c]`. A "
+        "# Maps\n\nA map has a codebook: code `c` decodes to the value `codebook[c]`. A "
         "[normalizer](../normalizers/index.md) divides a tensor by scales until the codebook "
-        "covers it, so any of these goes with any of those. Widths are in bits, `s` signed and `u` "
-        "unsigned.\n\n"
-        f"{table(['map', 'what it is', 'widths', ''], rows)}\n"
-        "Each in 4 bits, or as many as it has; fitted ones to normal values, in blocks of 128.\n\n"
+        "covers it. Every map works with every normalizer. Widths are in bits, `s` is signed and "
+        "`u` unsigned.\n\n"
+        f"{table(['map', 'definition', 'widths', ''], rows)}\n"
+        "The maps in 4 bits, or their nearest width. Fitted maps are fitted to normal values in "
+        "blocks of 128.\n\n"
         "![All maps](curves.svg)\n\n"
-        "[A codebook of your own](codebook.md) is a map too, and so is a class of your own: one "
-        "file, which `qmaps maps`, every spec, every figure and these pages then know.\n"
+        "[Your own codebook](codebook.md) is a map too. Your own class of maps needs one file; "
+        "`qmaps maps`, every spec, every figure and these pages then include it.\n"
     )
     return Page("maps/index.md", "All maps", text, {"maps/curves.svg": curves(shown)})
 
@@ -76,7 +77,7 @@ def _page(cls: type[Map]) -> Page:
 
 def _codebook() -> Page:
     values = [-1, -0.5, -0.1, 0, 0.1, 0.5, 1]
-    text = f"""# A codebook of your own
+    text = f"""# Your own codebook
 
 ```pycon
 >>> mine = qmaps.Codebook({values}, label="mine")
@@ -92,14 +93,14 @@ def _codebook() -> Page:
 
 
 def _examples(cls: type[Map]) -> Iterator[Map]:
-    """In 4 and 8 bits, signed and unsigned, as far as there are such."""
+    """Maps of a class in 4 and 8 bits, signed and unsigned, or of the nearest widths."""
     for sign in sorted(cls.signs, reverse=True):
         for bits in sorted({cls.near(width, sign).bits for width in WIDTHS}):
             yield instance(cls, bits, sign)
 
 
 def instance(cls: type[Map], bits: int, signed: bool) -> Map:
-    """The map of that width, or the nearest that it has; fitted to normal values if need be."""
+    """The map of the nearest width, fitted to normal values if it is a fitted one."""
     map_ = cls.near(bits, signed)
     if not isinstance(map_, FittedMap):
         return map_

@@ -1,4 +1,4 @@
-"""A page per normalizer: which scale divides each element, and what error is left."""
+"""A page per normalizer: the scale of each element, and the error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qmaps.normalize.scale_format import SUFFIXES, ScaleFormat
 TITLE = "Normalizers"
 SHAPE = (48, 96)
 BLOCK = 32
-"""Of the examples: three blocks a row."""
+"""Block size of the examples: three blocks a row."""
 
 
 def pages() -> list[Page]:
@@ -43,11 +43,11 @@ def _index(shown: list[Normalizer]) -> Page:
     ]
     text = f"""# Normalizers
 
-A normalizer divides a tensor by scales until a [map](../maps/index.md)'s codebook covers it. What
-its scales cost, in bits per element, is for a matrix of 1024 by 1024 and blocks of {BLOCK} where
-there are blocks; it comes on top of the width of the codes.
+A normalizer divides a tensor by scales until a [map](../maps/index.md)'s codebook covers it. The
+scales add bits to the width of the codes. The table shows bits per element for a matrix of 1024 by
+1024; blocks have {BLOCK} elements.
 
-{table(["normalizer", "its scales", "cost"], rows)}"""
+{table(["normalizer", "its scales", "bits per element"], rows)}"""
     return Page("normalizers/index.md", "All normalizers", text)
 
 
@@ -77,7 +77,7 @@ def _page(part: Normalizer) -> Page:
 
 
 def matrix() -> Tensor:
-    """Like a second moment: positive, over several decades, with outlier columns and a row."""
+    """A made-up second moment: positive, over several decades, with outlier columns and a row."""
     random = torch.Generator().manual_seed(0)
     x = torch.randn(SHAPE, generator=random).abs() * 1e-2
     x[:, [20, 70]] *= 300
@@ -109,7 +109,7 @@ def _drawn(part: Normalizer, quantized: object) -> Figure:
 
 
 def _example(cls: type[Normalizer]) -> Normalizer:
-    """The normalizer that the spec name stands for, in blocks of `BLOCK`."""
+    """An instance for the spec name, in blocks of `BLOCK`."""
     example = cls.parse(cls.spec_name.replace("<n>", str(BLOCK)).replace("<k>", "4"))
     assert example is not None, cls.spec_name
     return example

@@ -1,4 +1,4 @@
-"""The notebooks, with the outputs that they hold."""
+"""The notebooks, with their committed outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page per optimizer: its rule, its states under each width, the codebooks of those."""
+"""A page per optimizer: its rule, its states and codebooks in each width."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pages() -> list[Page]:
 
 
 def families() -> list[Family]:
-    """The classes of each rule, the one whose states take any quantizers first."""
+    """The classes of each rule; first the class of any quantizers."""
     classes = [getattr(optim, name) for name in optim.__all__]
     optimizers = [
         cls for cls in classes if inspect.isclass(cls) and issubclass(cls, QuantizedOptimizer)
@@ -44,7 +44,7 @@ def families() -> list[Family]:
 
 
 def _rule(cls: type[QuantizedOptimizer]) -> type[QuantizedOptimizer]:
-    """The class of any quantizers that a class of one width derives from."""
+    """The class of any quantizers from which a class of one width derives."""
     return next(base for base in cls.__mro__ if not issubclass(base, FixedWidth))
 
 
@@ -60,8 +60,8 @@ def _index(rule_families: list[Family]) -> Page:
     ]
     text = (
         "# Optimizers\n\nEach rule accepts any quantizer for its states, by `state_quantizers`; "
-        "without one they are in 32 bits. Classes of one width choose the quantizers. "
-        "[What all of them have](base.md): how states are chosen, saved, loaded and counted.\n\n"
+        "the default is 32 bits. Classes of one width choose the quantizers. Choosing, saving, "
+        "loading and counting states works [alike in all of them](base.md).\n\n"
         f"{table(['rule', 'states', 'of one width', 'runs on'], rows)}"
     )
     return Page("optimizers/index.md", "All optimizers", text)
@@ -72,7 +72,7 @@ def _page(family: Family) -> Page:
     module = sys.modules[cls.__module__]
     name = _stem(cls)
     maps = tuple({quantizer(spec).map: None for spec in _specs(family)})
-    drawn = [f"![Codebooks of its states]({name}.svg)", "", "Codebooks of those.", ""]
+    drawn = [f"![Codebooks of its states]({name}.svg)", "", "Codebooks of these states.", ""]
     rows = [
         (f"`{c.__name__}`", f"`{row.state}`",
          f"`{row.quantizer}`" if row.quantizer else f"32 bits: {row.why}",
@@ -87,9 +87,9 @@ def _page(family: Family) -> Page:
             "",
             "## States",
             "",
-            "Of a matrix of 256 by 256, in bits per element of the parameter:",
+            "Bits per element of the parameter, for a matrix of 256 by 256:",
             "",
-            table(["class", "state", "kept as", "bits"], rows),
+            table(["class", "state", "quantizer", "bits"], rows),
             *(drawn if maps else []),
             *(
                 docstring_of(f"{c.__module__}.{c.__qualname__}", heading_level=2, **CLASS_ALONE)
@@ -111,17 +111,17 @@ def _base() -> Page:
         if name in optim.__all__
     ]  # fmt: skip
     shown = "\n".join(docstring_of(f"qmaps.optim.{name}", heading_level=2) for name in names)
-    return Page("optimizers/base.md", "What all have", f"# What all optimizers have\n\n{shown}")
+    return Page("optimizers/base.md", "Common API", f"# API common to all optimizers\n\n{shown}")
 
 
 def states(cls: type[QuantizedOptimizer]) -> list[str]:
-    """Names of the states that a matrix has."""
+    """Names of the states of a matrix."""
     return [row.state for row in _memory(cls)]
 
 
 @functools.cache
 def _memory(cls: type[QuantizedOptimizer]) -> tuple[StateMemory, ...]:
-    """States of a matrix after a step, with momentum if that is an option."""
+    """States of a matrix after a step, with momentum if the class has that option."""
     option = {"momentum": 0.9} if "momentum" in inspect.signature(_rule(cls)).parameters else {}
     matrix = torch.nn.Parameter(torch.zeros(256, 256))
     optimizer = cls([matrix], **option)
@@ -135,7 +135,7 @@ def _specs(family: Family) -> Iterator[str]:
 
 
 def _engines_rule(cls: type[QuantizedOptimizer]) -> list[Path]:
-    """The same rule on one element, as the engines compile it; AdamW's stands with Adam's."""
+    """The header of the rule in the engines; AdamW's is in that of Adam."""
     stems = [_stem(base) for base in cls.__mro__ if base.__module__.startswith("qmaps.optim.")]
     headers = [path for stem in stems if (path := RULES / f"{stem}.hpp").exists()]
     return headers[:1] if cls.native_rule else []

@@ -1,4 +1,4 @@
-"""Pages that the repository holds as Markdown: the README, how-tos and reports."""
+"""Pages from Markdown files of the repository: the README, how-tos and reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RENAMED = {
 CONTENTS = RENAMED["docs/README.md"]
 """The page of the shelves."""
 SHOWN = {".csv", ".html", ".json", ".png", ".svg"}
-"""Endings of files that come along when a page links to them."""
+"""Endings of linked files to copy into the site."""
 LINK = re.compile(r"(!?)\[([^\]\n]*(?:\n[^\]\n]*)?)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
@@ -35,7 +35,7 @@ def guides() -> list[Page]:
 
 
 def shelves() -> dict[str, list[str]]:
-    """Places in the site of the pages on each shelf of ``docs/README.md``, in its order."""
+    """Paths in the site of the pages on each shelf of ``docs/README.md``, in its order."""
     index = ROOT / "docs" / "README.md"
     _, *parts = re.split(r"^## ", index.read_text("utf-8"), flags=re.MULTILINE)
     return {
@@ -78,10 +78,10 @@ def place_of(path: Path) -> str:
 
 
 def relinked(text: str, path: Path, place: str) -> tuple[str, dict[str, bytes]]:
-    """`text` with links between the repository's files made links between the site's.
+    """Return `text` with the links between files rewritten as links between pages.
 
-    Files that a page shows or offers come along. A link to source code, which has no page of its
-    own, is left as the path. A link to nothing is left alone: the build then fails.
+    Returns the files for the linked pages too. A link to source code, without a page of its own,
+    becomes the path. A broken link is left alone, and the build fails.
     """
     files: dict[str, bytes] = {}
 
@@ -90,18 +90,18 @@ def relinked(text: str, path: Path, place: str) -> tuple[str, dict[str, bytes]]:
         name, _, anchor = target.partition("#")
         if not name or "://" in name or name.startswith("mailto:"):
             return match[0]
-        there = (path.parent / name).resolve()
-        if there.is_dir() and there.is_relative_to(ROOT):
+        file = (path.parent / name).resolve()
+        if file.is_dir() and file.is_relative_to(ROOT):
             return label  # a folder has no page
-        if not there.is_relative_to(ROOT) or not there.is_file():
+        if not file.is_relative_to(ROOT) or not file.is_file():
             return match[0]
-        if there.suffix not in {".md", ".ipynb", *SHOWN}:
-            return f"{label} (`{there.relative_to(ROOT).as_posix()}`)"
-        if there.suffix == ".md" and not _has_page(there):
+        if file.suffix not in {".md", ".ipynb", *SHOWN}:
+            return f"{label} (`{file.relative_to(ROOT).as_posix()}`)"
+        if file.suffix == ".md" and not _has_page(file):
             return label
-        if there.suffix in SHOWN:
-            files[place_of(there)] = there.read_bytes()
-        to = os.path.relpath(place_of(there), Path(place).parent)
+        if file.suffix in SHOWN:
+            files[place_of(file)] = file.read_bytes()
+        to = os.path.relpath(place_of(file), Path(place).parent)
         return f"{shown}[{label}]({to}{'#' if anchor else ''}{anchor})"
 
     pieces = []
@@ -118,5 +118,5 @@ def _has_page(path: Path) -> bool:
 
 
 def consoles(text: str) -> str:
-    """`text` with sessions of Python marked as such, for their colours."""
+    """`text` with Python sessions marked as ``pycon``, for syntax colours."""
     return re.sub(r"^```python\n(?=>>>)", "```pycon\n", text, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""8-bit Adafactor: a project's page, which makes claims and prints no numbers."""
+"""8-bit Adafactor: the page of a project, with claims but no numbers."""
 
 from reproduction.exhibit import Paper
 

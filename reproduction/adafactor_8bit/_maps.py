@@ -1,4 +1,4 @@
-"""Quantizers of second moments that the page compares, at today's block size."""
+"""Quantizers of second moments on the page, at today's block size."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ CONTROLS = {
     "APOLLO, blocks only": "of the blocks' matrices alone",
     "APOLLO, full rank, blocks only": "of the full rank and of the blocks' matrices alone",
 }
-"""Rows of the table, and what is projected."""
+"""Rows of the table, and their projections."""
 
 
 def build(context: Context) -> Frames:
@@ -33,11 +33,11 @@ def find(frames: Frames) -> Finding:
     losses = runs.pivot_table(values="loss", index="seed", columns="quantizer")
     behind = {name: _behind(losses, name) for name in (APOLLO, *CONTROLS)}
     behind_full = behind[APOLLO]
-    judge, steps = runs["judge"].iloc[0], int(runs["steps"].iloc[0])
+    workload, steps = runs["judge"].iloc[0], int(runs["steps"].iloc[0])
     return Finding(
         statements=[
             Claim(
-                f"APOLLO's projection converges faster than factored second moments ({judge}, "
+                f"APOLLO's projection converges faster than factored second moments ({workload}, "
                 f"{len(losses)} seeds).",
                 behind_full.high < 0 if behind_full.high < 0 or behind_full.low > 0 else (),
                 f"After {steps} steps {_said(behind_full)}, of {losses[FACTORED].mean():.4f}.",
@@ -53,7 +53,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _behind(losses: pd.DataFrame, name: str) -> Interval:
-    """Final loss minus that of factored second moments, seed by seed."""
+    """Final loss minus the loss with factored second moments, seed by seed."""
     return interval((losses[name] - losses[FACTORED]).tolist())
 
 
@@ -62,7 +62,7 @@ def _said(behind: Interval) -> str:
 
 
 def _difference(behind: dict[str, Interval]) -> Difference:
-    """The control that ends lower than factored second moments, or not."""
+    """The difference by a control: one ends lower than factored second moments, or none does."""
     said = "; ".join(f"{text} {_said(behind[name])}" for name, text in CONTROLS.items())
     ahead = any(behind[name].high < 0 for name in CONTROLS)
     return Difference(

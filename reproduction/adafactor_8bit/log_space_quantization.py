@@ -1,4 +1,4 @@
-"""Log-space quantization: what it does to training."""
+"""Log-space quantization: its effect on training."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from reproduction.context import BASE, Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
 
-CONTENDERS = {
+METHODS = {
     name: Contender(f"AdamW, second moment {spec}", {"exp_avg": None, "exp_avg_sq": spec})
     for name, spec in (("log", LOG), ("dynamic", DYNAMIC), ("linear", LINEAR))
 }
-"""The first moment stays in 32 bits, so that nothing else differs."""
+"""The first moment stays in 32 bits; only the second moment differs."""
 STUDY, GROUP = "parity", "docstring-lm, optim.Adafactor"
 """Adafactor with its own statistics in 32 and 8 bits, whatever their size."""
 UNSTABLE = "log-space-quantization-unstable"
@@ -27,7 +27,7 @@ UNSTABLE = "log-space-quantization-unstable"
 def build(context: Context) -> Frames:
     """Losses of AdamW with one second moment or another, and of Adafactor in 32 and 8 bits."""
     name = context.size.grid
-    runs = context.trained(name, [BASE, *CONTENDERS.values()], range(context.size.seeds))
+    runs = context.trained(name, [BASE, *METHODS.values()], range(context.size.seeds))
     parity = tuned_losses.runs(context, STUDY)
     return {
         "curves": loss_frame(runs).assign(unit=workloads.get(name).unit),
@@ -37,12 +37,12 @@ def build(context: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """Whose loss is that of 32 bits."""
+    """Compare final losses with that of 32 bits."""
     losses = frames["losses"].set_index("run")
     means = losses["mean"]
     base = float(means[BASE.label])
-    loss = {name: float(means[run.label]) for name, run in CONTENDERS.items()}
-    low, high = committed.from_summary(losses.to_dict("index")[CONTENDERS["log"].label])
+    loss = {name: float(means[run.label]) for name, run in METHODS.items()}
+    low, high = committed.from_summary(losses.to_dict("index")[METHODS["log"].label])
     margin = committed.margin(base)
     statements = [
         Claim(
@@ -78,21 +78,21 @@ def find(frames: Frames) -> Finding:
 
 
 def shown(curves: pd.DataFrame) -> pd.DataFrame:
-    """All but linear quantization, beside whose losses the others could not be told apart."""
-    return named(curves[curves["run"] != CONTENDERS["linear"].label])
+    """All but linear quantization; its large losses would hide the other curves."""
+    return named(curves[curves["run"] != METHODS["linear"].label])
 
 
 def named(curves: pd.DataFrame) -> pd.DataFrame:
-    """Runs by what their second moment is kept in."""
+    """Runs by the format of their second moment."""
     specs = (LOG, DYNAMIC, LINEAR)
-    labels = (run.label for run in CONTENDERS.values())
+    labels = (run.label for run in METHODS.values())
     return curves.replace(
         {"run": {label: NAMES[spec] for label, spec in zip(labels, specs, strict=True)}}
     )
 
 
 def unstable(curves: pd.DataFrame) -> Figure:
-    """All runs, on a logarithmic scale; without the differences, which have signs."""
+    """All runs, on a logarithmic scale; without the signed differences."""
     figure = figures.loss_curves(named(curves).drop(columns="difference"))
     for axis in figure.axes:
         axis.set_yscale("log")

@@ -28,7 +28,7 @@ WHOLE, SIDES = "second moments", "means of rows and columns"
 
 
 def build(context: Context) -> Frames:
-    """Errors of whole second moments, and of what a factored optimizer keeps of them."""
+    """Errors of full and of factored second moments."""
     moments = {name: v for name, _, v, _ in adam_pairs(context.states)}
     frames = {"moments": analyses.error_per_decade(moments, QUANTIZERS)}
     frame = sides(moments)

@@ -18,12 +18,12 @@ COMPARABLE = 1.5
 
 
 def build(context: Context) -> Frames:
-    """Ratios of a step's time to that of `OURS`."""
+    """Times of a step divided by that of `OURS`."""
     ratios = context.json("adafactor.json", COMMAND)["ratios"]
     return {
         "steps": pd.DataFrame(
-            {"optimizer": name, "times": each["ratio"], "q1": each["q1"], "q3": each["q3"]}
-            for name, each in ratios.items()
+            {"optimizer": name, "times": ratio["ratio"], "q1": ratio["q1"], "q3": ratio["q3"]}
+            for name, ratio in ratios.items()
         )
     }
 

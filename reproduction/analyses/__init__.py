@@ -1,4 +1,4 @@
-"""Analyses that only the papers' pages need: numbers in, tidy frames out."""
+"""Analyses for the papers' pages only: numbers in, tidy frames out."""
 
 from reproduction.analyses.bit_fields import bit_fields
 from reproduction.analyses.error_per_decade import error_per_decade

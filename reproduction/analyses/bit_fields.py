@@ -19,18 +19,18 @@ from qmaps.normalize.tensor import PerTensor
 
 Bits = tuple[int, ...]
 Pattern = tuple[tuple[tuple[str, Bits], ...], float]
-"""Fields as (name, bits), in the order of the bits, and the magnitude that they stand for."""
+"""Fields as (name, bits), in the order of the bits, and their magnitude."""
 
 
 def bit_fields(maps: Iterable[Map], values: Sequence[float]) -> pd.DataFrame:
-    """The bits that stand for numbers in data types whose bits have a meaning.
+    """The bits of numbers in data types with fields of bits.
 
     A code of `qmaps` is a place in the sorted codebook. The bits here are those of the paper's data
-    types: a sign, and then
+    types: a sign, followed by
 
-    - `tree`: the zeros that count the decimal exponent down, a flag bit that ends them, and the
-      path through the bisection of [0.1, 1] (a bit of 0 takes the lower half). A pattern without
-      the flag stands for 0. A pattern that ends with the flag stands for 1;
+    - `tree`: one zero for each power of ten of the exponent, a flag bit, and the path through the
+      bisection of [0.1, 1] (a bit of 0 takes the lower half). A pattern without the flag decodes to
+      0; a pattern with the flag as its last bit decodes to 1;
     - `static-tree`: an exponent of fixed width, and the same bisection;
     - `mantissa`: an exponent of fixed width, and an integer;
     - `linear0`: an integer.
@@ -41,14 +41,14 @@ def bit_fields(maps: Iterable[Map], values: Sequence[float]) -> pd.DataFrame:
 
     Returns:
         One row per map, number and bit: `map` (such as ``tree@8s``), `value`, `decoded` (the
-        codebook value that the number is rounded to), `bit` (place, from 0), `set` (0 or 1),
-        `field` (the name of the field that the bit belongs to).
+        codebook value nearest to the number), `bit` (place, from 0), `set` (0 or 1), `field` (name
+        of the bit's field).
 
     Raises:
         BadValueError: a map is of another type or unsigned, or a value is out of range.
 
-    Source: 8-bit approximations for parallelism, section 3.1 and figure 1. The paper does not say
-    in which order the fields of the types with fixed fields stand; that order is chosen here.
+    Source: 8-bit approximations for parallelism, section 3.1 and figure 1. The paper does not state
+    the order of the fields in the types with fixed fields; the order here is a choice.
     """
     for value in values:
         if not -1 <= value <= 1:
@@ -59,13 +59,13 @@ def bit_fields(maps: Iterable[Map], values: Sequence[float]) -> pd.DataFrame:
             raise BadValueError(
                 f"maps holds {map_.spec}, which is unsigned; every map must be signed"
             )
-        known = fields_of(map_)
+        by_magnitude = fields_of(map_)
         # The appended 1 makes the scale 1.
         exact = torch.tensor([*values, 1.0], dtype=torch.float32)
         decoded = (PerTensor() / map_).quantize(exact).dequantize()[:-1]
         for value, number in zip(values, decoded.tolist(), strict=True):
-            fields = [("sign", (int(number < 0),)), *known[abs(number)]]
-            bits = [(name, bit) for name, each in fields for bit in each]
+            fields = [("sign", (int(number < 0),)), *by_magnitude[abs(number)]]
+            bits = [(name, bit) for name, pattern in fields for bit in pattern]
             rows += [
                 {
                     "map": map_.spec,
@@ -83,12 +83,12 @@ def bit_fields(maps: Iterable[Map], values: Sequence[float]) -> pd.DataFrame:
 def fields_of(map_: Map) -> dict[float, tuple[tuple[str, Bits], ...]]:
     """The fields after the sign by magnitude; of several patterns of one magnitude the first."""
     codebook = map_.codebook()
-    found: dict[float, tuple[tuple[str, Bits], ...]] = {}
+    by_magnitude: dict[float, tuple[tuple[str, Bits], ...]] = {}
     for fields, magnitude in patterns(map_):
         # A magnitude computed from its bits may differ from the codebook's in the last place.
         nearest = float(codebook[(codebook - magnitude).abs().argmin()])
-        found.setdefault(nearest, fields)
-    return found
+        by_magnitude.setdefault(nearest, fields)
+    return by_magnitude
 
 
 @singledispatch
@@ -96,7 +96,7 @@ def patterns(map_: Map) -> Iterator[Pattern]:
     """Every pattern of the bits after the sign, and its magnitude, computed from the bits alone.
 
     Raises:
-        BadValueError: the map is of a type whose bits have no meaning here.
+        BadValueError: the map has no fields of bits.
     """
     raise BadValueError(
         f"maps holds {map_.spec}; allowed are tree, static-tree, mantissa and linear0"
@@ -107,12 +107,12 @@ def patterns(map_: Map) -> Iterator[Pattern]:
 def _(map_: DynamicTree) -> Iterator[Pattern]:
     width = map_.bits - 1
     for zeros in range(width + 1):
-        rest = width - zeros - 1
+        path_bits = width - zeros - 1
         lead = (("zeros", (0,) * zeros),) if zeros else ()
-        if rest < 0:
+        if path_bits < 0:
             yield lead, 0.0
             continue
-        for way in product((0, 1), repeat=rest):
+        for way in product((0, 1), repeat=path_bits):
             tree = (("tree", way),) if way else ()
             yield (*lead, ("flag", (1,)), *tree), 10.0**-zeros * bisect(way) if way else 1.0
 
@@ -145,7 +145,7 @@ def _(map_: Linear0) -> Iterator[Pattern]:
 
 
 def bisect(way: Bits) -> float:
-    """The middle of the interval that a path through the bisection of [0.1, 1] ends in.
+    """The middle of the last interval of a path through the bisection of [0.1, 1].
 
     The first bit splits at 0.45, and every further one in the middle; 0 takes the lower part.
     """
@@ -157,5 +157,5 @@ def bisect(way: Bits) -> float:
 
 
 def integer(bits: Bits) -> int:
-    """The number that binary digits stand for."""
+    """The number with these binary digits."""
     return int("".join(map(str, bits)), 2)

@@ -23,34 +23,34 @@ def error_per_decade(
     tensors: Mapping[str, Tensor],
     quantizers: Iterable[Quantizer | str],
     *,
-    within: Normalizer = WITHIN,
+    normalizer: Normalizer = WITHIN,
     decades: int = 8,
     eps: float = 1e-8,
 ) -> pd.DataFrame:
     """Relative errors of non-negative tensors, for each power of ten below the largest value.
 
-    Decade 0 holds values above a tenth of the largest. Decade k holds those above ``10**-(k + 1)``
-    of the largest and up to ``10**-k`` of it. The last decade also holds all that are smaller.
-    Zeros are left out, as an error has no size relative to 0.
+    Decade 0 has the values above a tenth of the largest. Decade k has those above ``10**-(k + 1)``
+    and up to ``10**-k`` of the largest. The last decade includes all smaller values. Zeros are left
+    out, as they have no relative error.
 
     Args:
         tensors: second moments, or means of their rows or columns, by title; of any shape.
         quantizers: quantizers of the tensors, or their specs.
-        within: the normalizer whose scale counts as the largest value of an element; by default
-            the largest of each block of 256.
+        normalizer: its scale counts as the largest value. The default takes the largest of each
+            block of 256.
         decades: number of decades, at least 1.
-        eps: the constant in ``1 / (sqrt(v) + eps)``, by which Adam multiplies the first moment.
+        eps: the constant in ``1 / (sqrt(v) + eps)``, Adam's factor of the first moment.
 
     Returns:
-        One row per quantizer and decade: `quantizer`, `decade` (from 0), `elements` (how many
-        are in it), `share` (of all elements that are not 0), `mean_rel_error`,
-        `median_rel_error`, `max_rel_error` (fractions of the value), `mean_update_error`
-        (fraction of ``1 / (sqrt(v) + eps)``), `zeros` (fraction of the decade that decodes to
-        exactly 0). Errors and `zeros` are NaN where a decade has no elements.
+        One row per quantizer and decade: `quantizer`, `decade` (from 0), `elements` (their
+        number), `share` (of all elements other than 0), `mean_rel_error`, `median_rel_error`,
+        `max_rel_error` (fractions of the value), `mean_update_error` (fraction of
+        ``1 / (sqrt(v) + eps)``), `zeros` (fraction of the decade decoded to exactly 0). Errors and
+        `zeros` are NaN where a decade has no elements.
 
     Raises:
-        BadValueError: a value is negative, no value is above 0, `decades` is below 1, or `within`
-            works on logarithms and so gives no scales.
+        BadValueError: a value is negative, no value is above 0, `decades` is below 1, or
+            `normalizer` works on logarithms and so gives no scales.
 
     Source: 8-bit Adafactor, "Quantization precision".
 
@@ -64,9 +64,9 @@ def error_per_decade(
     """
     if decades < 1:
         raise BadValueError(f"decades={decades} must be at least 1")
-    if within.log_domain:
+    if normalizer.log_domain:
         raise BadValueError(
-            f"within={within.spec} works on logarithms and has no scales; use a normalizer that "
+            f"normalizer={normalizer.spec} works on logarithms and has no scales; use one that "
             "divides"
         )
     parsed = [quantizer(spec) for spec in quantizers]
@@ -78,7 +78,7 @@ def error_per_decade(
     exact = _joined(list(values.values()), chosen)
     below = np.concatenate(
         [
-            _decades(x, mask, within, decades)
+            _decades(x, mask, normalizer, decades)
             for x, mask in zip(values.values(), chosen, strict=True)
         ]
     )
@@ -107,11 +107,11 @@ def _joined(tensors: list[Tensor], chosen: list[Tensor]) -> NDArray[np.float64]:
     )
 
 
-def _decades(x: Tensor, mask: Tensor, within: Normalizer, decades: int) -> NDArray[np.int64]:
-    """Powers of ten by which each chosen element lies below the largest."""
-    largest = within.expand(within.scales(x), tuple(x.shape)).expand(x.shape)[mask].double()
-    found = torch.floor(-torch.log10(x[mask].double() / largest)).long()
-    return found.clamp(0, decades - 1).numpy()
+def _decades(x: Tensor, mask: Tensor, normalizer: Normalizer, decades: int) -> NDArray[np.int64]:
+    """Powers of ten between the largest value and each chosen element."""
+    largest = normalizer.expand(normalizer.scales(x), tuple(x.shape)).expand(x.shape)[mask].double()
+    decade = torch.floor(-torch.log10(x[mask].double() / largest)).long()
+    return decade.clamp(0, decades - 1).numpy()
 
 
 def _rows(

@@ -1,4 +1,4 @@
-"""The maps of the 8-bit paper by the names that it gives them."""
+"""The maps of the 8-bit paper by its names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NAMES = {
 
 
 def both(name: str, norm: str = "tensor") -> str:
-    """The pair that quantizes both moments with that map, at 8 bits."""
+    """The pair with both moments under this map, at 8 bits."""
     return f"{norm}/{NAMES[name]}@8s + {norm}/{NAMES[name]}@8u"
 
 
 def first_only(name: str) -> str:
-    """The pair that leaves the second moment in 32 bits."""
+    """The pair with the second moment in 32 bits."""
     return f"tensor/{NAMES[name]}@8s + 32-bit"

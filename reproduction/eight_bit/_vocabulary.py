@@ -59,7 +59,7 @@ def first_step(initialization: str, width: int, seed: int) -> dict[str, object]:
         model = GPT(shape)
         if initialization != PLAIN:
             nn.init.normal_(model.tokens.weight, std=width**-0.5)
-            model.tokens.register_forward_hook(lambda _module, _given, found: found * width**0.5)
+            model.tokens.register_forward_hook(lambda _module, _given, output: output * width**0.5)
         if initialization == TIED:
             model.head.weight = model.tokens.weight
     random = np.random.default_rng(seed)

@@ -14,19 +14,19 @@ from reproduction.numbers import mean_and_error, number
 from reproduction.verdict import beside
 
 EMBEDDINGS = ("tokens", "words", "wte", "embed_tokens", "word_embeddings")
-"""What models call the table of their words."""
+"""Parameter names of embedding tables."""
 QUANTITY = "largest gradient, times that of other layers"
 SEEDS = 3
-"""Of first steps."""
+"""Seeds of first steps."""
 
 
 def build(context: Context) -> Frames:
-    """Largest second moments, whose root is the size of a gradient."""
+    """Largest second moments; their roots are the sizes of gradients."""
     named = {"grid": context.several[0], "headline": context.states}
     if context.pretrained is not None:
         named["pretrained"] = context.pretrained
     frames = {"gradients": pd.DataFrame(_largest(*pair) for pair in named.items())}
-    if not context.own:
+    if not context.user_states:
         frames["first-step"] = _vocabulary.gradients(1 if context.quick else SEEDS)
     return frames
 

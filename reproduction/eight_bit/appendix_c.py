@@ -71,7 +71,7 @@ def find(frames: Frames) -> Finding:
 
 
 def named(compared: pd.DataFrame) -> pd.DataFrame:
-    """The pairs of maps that the paper names, by its names; the others by their specs."""
+    """The pairs of maps by the paper's names; the others by their specs."""
     names = {both(name): name for name in NAMES}
     names |= {first_only(name): f"{name}, first moment only" for name in NAMES}
     names[PAIRS["block-wise dynamic"]] = "block-wise dynamic (B2048)"

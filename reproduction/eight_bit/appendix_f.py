@@ -67,7 +67,7 @@ def build(context: Context) -> Frames:
 
 
 def _rank_errors(estimated: Tensor, ascending: Tensor) -> Tensor:
-    """Share of the elements between each estimate and the level that it stands for."""
+    """Share of the elements between each estimate and its level."""
     n = ascending.numel()
     level = (torch.arange(NUM, dtype=torch.float64) + 0.5) / NUM * (n - 1)
     first = torch.searchsorted(ascending, estimated) - 1

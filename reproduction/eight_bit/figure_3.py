@@ -15,7 +15,7 @@ from reproduction.numbers import MARGIN, number
 from reproduction.tuned_losses import FULL, POINT, Beside
 
 STUDY = "eight-bit-figure-3"
-JUDGE = "docstring-lm"
+TASK = "docstring-lm"
 LOW = "B2048/DE@8s + B2048/DE@8u"
 LABELS = {FULL: "32-bit AdamW", LOW: "8-bit AdamW (B2048/DE)"}
 STEADY = 0.25
@@ -29,13 +29,15 @@ def build(context: Context) -> Frames:
     base = {name: runs[name].mode().iloc[0] for name in POINT}
     parts = []
     for name in POINT:
-        others = [other for other in POINT if other != name]
-        own = runs[(runs[others] == pd.Series(base)[others]).all(axis=1)]
-        parts.append(own.assign(parameter=name, value=own[name], run=own["quantizer"].map(LABELS)))
+        fixed = [column for column in POINT if column != name]
+        swept = runs[(runs[fixed] == pd.Series(base)[fixed]).all(axis=1)]
+        parts.append(
+            swept.assign(parameter=name, value=swept[name], run=swept["quantizer"].map(LABELS))
+        )
     columns = ["parameter", "value", "run", "seed", "loss"]
     return {
         "losses": pd.concat(parts, ignore_index=True)[columns],
-        "judges": committed.judges(context),
+        "judges": committed.by_task(context),
     }
 
 
@@ -50,12 +52,12 @@ def gaps(losses: pd.DataFrame) -> dict[tuple[str, float], Beside]:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the distance between 8 and 32 bits."""
+    """Compare the losses of 8 and 32 bits."""
     compared = gaps(frames["losses"])
     means = [row.apart.mean for row in compared.values()]
     bases = [row.base for row in compared.values()]
     changes = max(bases) - min(bases)
-    least = min(row.seeds for row in compared.values())
+    seeds = min(row.seeds for row in compared.values())
     widest = max(compared.values(), key=lambda row: row.apart.detectable)
     inside = [
         committed.within(row.apart.low, row.apart.high, row.base) for row in compared.values()
@@ -63,14 +65,14 @@ def find(frames: Frames) -> Finding:
     return Finding(
         statements=[
             Claim(
-                f"The gap between 8-bit and 32-bit Adam is steady over hyperparameters ({JUDGE}, "
-                f"{least} seeds).",
+                f"The gap between 8-bit and 32-bit Adam is steady over hyperparameters ({TASK}, "
+                f"{seeds} seeds).",
                 max(means) - min(means) < STEADY * changes,
                 f"It lies between {min(means):+.4f} and {max(means):+.4f} nats per byte, while the "
                 f"loss of 32 bits changes by {number(changes)}.",
             ),
             Claim(
-                f"At every value 8-bit Adam ends where 32 bits do ({JUDGE}, {least} seeds).",
+                f"At every value 8-bit Adam ends where 32 bits do ({TASK}, {seeds} seeds).",
                 False if False in inside else () if () in inside else True,
                 f"At {inside.count(True)} of {len(inside)} the whole interval of the difference "
                 f"lies "
@@ -98,7 +100,7 @@ def _widest(
     encoder: committed.Encoder,
     inside: Sequence[bool | tuple[()]],
 ) -> Difference:
-    """At which value of a hyperparameter the gap is widest, and whether the model explains all."""
+    """The value of a hyperparameter with the widest gap, and the model's share of the cause."""
     order = sorted(compared, key=lambda key: compared[key].apart.mean)
     (name, value), second = order[-1], order[-2]
     at = f"{value:g}".replace("e-0", "e-")

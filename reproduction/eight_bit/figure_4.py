@@ -30,9 +30,9 @@ def summary(cells: pd.DataFrame) -> pd.DataFrame:
     """For each pair of quantizers: cells in use, their spread, and the overlap.
 
     Returns:
-        `quantizer`, `pairs_in_use` (of codes), `evenly_used` (how many pairs of codes, used
-        equally often, would have this entropy), `in_large_errors` (share of elements in pairs of
-        codes whose mean relative error exceeds `LARGE`), `mean_abs_error`.
+        `quantizer`, `pairs_in_use` (of codes), `evenly_used` (number of equally frequent pairs of
+        codes with this entropy), `in_large_errors` (share of elements in pairs of codes with a mean
+        relative error above `LARGE`), `mean_abs_error`.
     """
     rows = []
     for name, spec in PAIRS.items():

@@ -12,7 +12,7 @@ from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
 
 BANDS = {"small": (0.0, 0.25), "intermediate": (0.25, 0.9), "large": (0.9, 1.0)}
-"""Of a code's distance from the middle of the map, 0 to 1."""
+"""Bands of a code's distance from the middle of the map, 0 to 1."""
 
 
 def build(context: Context) -> Frames:
@@ -39,7 +39,7 @@ def bands(codes: pd.DataFrame) -> pd.DataFrame:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the regions where each map errs."""
+    """Test the regions where each map errs."""
     table = bands(frames["codes"])
     rows = table.set_index("map")
     dynamic, quantile = rows.T["dynamic"], rows.T["quantile"]

@@ -22,7 +22,7 @@ def build(_: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the positions of the codes."""
+    """Test the positions of the codes."""
     curves = frames["curves"]
     small = curves["value"].abs().lt(SMALL).groupby(curves["map"]).mean()
     ends = curves.groupby("map")["value"].agg(["min", "max", "size"]).reset_index()

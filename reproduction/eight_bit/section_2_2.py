@@ -13,7 +13,7 @@ from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
 
 MANY, FEW = 0.999, 0.001
-"""Quantiles of the elements that are not 0, between which the decades are counted."""
+"""Quantiles of the elements other than 0; the decades between them are counted."""
 LOW, HIGH = 3.0, 5.0
 """Orders of magnitude, as the paper says."""
 

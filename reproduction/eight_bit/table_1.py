@@ -40,14 +40,14 @@ class Task:
     """Proxy of a task of the paper.
 
     Attributes:
-        judge: the model and its data.
+        workload: the model and its data.
         optimizer: the paper's.
         low: quantizers of 8 bits.
         eps: Adam's.
         adafactor: the group of Adafactor's runs; none if empty.
     """
 
-    judge: str
+    workload: str
     optimizer: str
     low: str = PAPER
     eps: float = 1e-8
@@ -55,8 +55,8 @@ class Task:
 
     @property
     def name(self) -> str:
-        """The judge with eps."""
-        return f"{self.judge}, eps {scientific(self.eps)}" if self.adafactor else self.judge
+        """The workload with eps."""
+        return f"{self.workload}, eps {scientific(self.eps)}" if self.adafactor else self.workload
 
 
 IMAGES = Task(committed.VISION, "Momentum", MOMENTUM)
@@ -74,7 +74,7 @@ TASKS = {
 OTHER_EPS = 1e-8
 """That of `STUDY`; runs with the stable embedding and another one are those of `SENSITIVITY`."""
 OURS = "B256/DE@8s + B256/DE-0@8u"
-"""This package's preset of 8 bits, whose map of second moments holds no zero."""
+"""This package's preset of 8 bits; its map of second moments has no zero."""
 
 
 def build(context: Context) -> Frames:
@@ -95,7 +95,7 @@ def build(context: Context) -> Frames:
         "saved": pd.DataFrame(rows),
         "runs": tuned_losses.runs(context, STUDY),
         "sensitivity": tuned_losses.runs(context, SENSITIVITY),
-        "judges": committed.judges(context),
+        "judges": committed.by_task(context),
     }
 
 
@@ -157,12 +157,12 @@ def find(frames: Frames) -> Finding:
 def _rows(frames: Frames, task: Task) -> dict[str, Beside]:
     """The rows of a task beside 32 bits of its optimizer."""
     full_name, low_name = f"32-bit {task.optimizer}", f"8-bit {task.optimizer}"
-    if task.judge == STABLE and task.eps != OTHER_EPS:
+    if task.workload == STABLE and task.eps != OTHER_EPS:
         runs = _at_base(frames["sensitivity"], task.eps)
         group = f"{TEXT}, AdamW"
     else:
-        runs, group = frames["runs"], f"{task.judge}, {task.optimizer}"
-        if task.judge == TEXT:
+        runs, group = frames["runs"], f"{task.workload}, {task.optimizer}"
+        if task.workload == TEXT:
             group = f"{task.name}, {task.optimizer}"
     full = tuned_losses.by_seed(runs, group)
     losses = {full_name: full, low_name: tuned_losses.by_seed(runs, group, task.low)}
@@ -178,8 +178,8 @@ def _at_base(runs: pd.DataFrame, eps: float) -> pd.DataFrame:
 
 
 def _zero(frames: Frames) -> Difference:
-    """That it is eps beside the model's gradients which decides what the map's zero costs."""
-    ends = {task.name: _rows(frames, task) for task in TASKS.values() if task.judge == STABLE}
+    """The cause: eps relative to the model's gradients decides the cost of the map's zero."""
+    ends = {task.name: _rows(frames, task) for task in TASKS.values() if task.workload == STABLE}
     lost = _rows(frames, TASKS["MT"])["8-bit Adam"].apart.mean
     said = ", ".join(
         f"{rows['8-bit Adam'].apart.mean:+.4f} with {name.rpartition(', ')[2]}"
@@ -198,7 +198,7 @@ def _zero(frames: Frames) -> Difference:
 
 
 def _one_run(frames: Frames) -> Difference:
-    """That one run of each, as the paper has of language models, cannot show what 8 bits cost."""
+    """The cause: one run each, as for the paper's language models, hides the cost of 8 bits."""
     task = TASKS["LM, GPT3-Medium"]
     apart = _rows(frames, task)["8-bit Adam"].apart
     return Difference(
@@ -212,9 +212,9 @@ def _one_run(frames: Frames) -> Difference:
 
 
 def _behind(paper: pd.DataFrame) -> Difference:
-    """In which tasks Adafactor is behind in the paper too, which is no control of ours."""
+    """Tasks with Adafactor behind in the paper too; they are no control of ours."""
     rows = paper[paper["quantity"].isin(list(TASKS))]
-    behind, others = [], 0
+    behind, other_tasks = [], 0
     for task, part in rows.groupby("quantity", sort=False):
         values = part.set_index("what")["paper"]
         base = values.get(f"32-bit {TASKS[str(task)].optimizer}")
@@ -224,17 +224,17 @@ def _behind(paper: pd.DataFrame) -> Difference:
             if apart < 0 if more else apart > 0:
                 behind.append(str(task))
             else:
-                others += 1
+                other_tasks += 1
     return Difference(
         f"Adafactor ends behind in the paper too in {' and in '.join(behind)}, and not in "
-        f"its {others} other tasks. No control of ours says why.",
+        f"its {other_tasks} other tasks. No control of ours says why.",
         False,
         "^(GLUE|MT|LM, [^,:]*|Masked LM, [^,:]*): Adafactor",
     )
 
 
 def _power(frames: Frames, paper: pd.DataFrame) -> str:
-    """Detectable difference of each judge, beside the distance of the paper's rows."""
+    """Detectable difference of each workload, beside the distance of the paper's rows."""
     said = []
     for name in ("GLUE", "ImageNet", "LM, GPT3-Medium"):
         task = TASKS[name]
@@ -262,6 +262,6 @@ EXHIBIT = Exhibit(
     build=build,
     find=find,
     command=f"{tuned_losses.command(STUDY)}`, of `{tuned_losses.command(SENSITIVITY)}` and of "
-    f"`{committed.JUDGES}",
+    f"`{committed.TASK_RUNS}",
     timed=", time: ",
 )

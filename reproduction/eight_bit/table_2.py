@@ -1,4 +1,4 @@
-"""Table 2: the largest model that can be fine-tuned."""
+"""Table 2: the largest model for fine-tuning."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def find(frames: Frames) -> Finding:
 
 
 def _proxy(name: str, perplexity: dict[str, tuple[float, float]]) -> ProxyMetric:
-    least = min(value for value, _ in perplexity.values() if math.isfinite(value))
-    return ProxyMetric("perplexity", name, perplexity, margin=MARGIN * least)
+    lowest = min(value for value, _ in perplexity.values() if math.isfinite(value))
+    return ProxyMetric("perplexity", name, perplexity, margin=MARGIN * lowest)
 
 
 def _larger_models(paper: pd.DataFrame, unstable: dict[tuple[str, str], float]) -> Difference:
@@ -103,7 +103,7 @@ def _embedding(
 ) -> Difference:
     """Test if rows change sides only because the stable embedding gains more here."""
     crossed = opposed(paper, _proxy(name, perplexity))
-    across = [one.rpartition("| ")[2] != two.rpartition("| ")[2] for one, two in crossed]
+    across = [a.rpartition("| ")[2] != b.rpartition("| ")[2] for a, b in crossed]
     theirs = paper[paper["quantity"] == "perplexity"].set_index("what")["paper"]
     gains = [
         1 - after / before

@@ -14,7 +14,7 @@ CASES = {
     "LAMB": "LAMB 8-bit, four matrices",
     "LARS": "LARS 8-bit, four matrices",
 }
-CONTENDERS = {
+METHODS = {
     "torch foreach": "32-bit PyTorch",
     "torch fused": "32-bit Apex",
     "qmaps, 32 bits": "32-bit Apex",
@@ -37,9 +37,9 @@ def find(frames: Frames) -> Finding:
     for machine, rows in frames["steps"].groupby("machine", sort=False):
         for quantity, case in CASES.items():
             ours: dict[str, Step] = {
-                CONTENDERS[str(row["contender"])]: (row["nanoseconds"], row["spread"])
+                METHODS[str(row["contender"])]: (row["nanoseconds"], row["spread"])
                 for row in rows[rows["case"] == case].to_dict("records")
-                if row["contender"] in CONTENDERS
+                if row["contender"] in METHODS
             }
             if ours:
                 proxies.append(ProxyMetric(quantity, f"ns per element, {machine}", ours))

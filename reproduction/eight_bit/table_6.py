@@ -33,10 +33,10 @@ def build(context: Context) -> Frames:
     """Both errors of each map, on the states of each seed and on others."""
     frames = [read(states).assign(states="grid", seed=seed)
              for seed, states in enumerate(context.several)]  # fmt: skip
-    others = {"headline": context.states, "pretrained": context.pretrained}
+    sources = {"headline": context.states, "pretrained": context.pretrained}
     frames += [
         read(states).assign(states=title, seed=0)
-        for title, states in others.items()
+        for title, states in sources.items()
         if states is not None
     ]
     return {"errors": pd.concat(frames, ignore_index=True)}
@@ -46,7 +46,7 @@ def read(states: CapturedStates) -> pd.DataFrame:
     """Errors of first moments, one scale a tensor; the second moment is exact and cancels out.
 
     Returns:
-        `map`; means over the elements that are not zero, and means over codes in use of each
+        `map`; means over the elements other than zero, and means over codes in use of each
         code's mean: `ELEMENTS` and `RELATIVE` (over codes), in percent; `ABSOLUTE` and `CODES`
         (over codes), in 1e-10; `TYPICAL`.
     """
@@ -128,16 +128,16 @@ def _tails(seeds: pd.DataFrame) -> Difference:
 
 
 def _absolute(errors: pd.DataFrame) -> Difference:
-    """Count the states of ours that have the paper's order of absolute errors."""
+    """Count our states with the paper's order of absolute errors."""
     said, held = [], 0
     for quantity, over in ((ABSOLUTE, "elements"), (CODES, "codes")):
         tables = [rows.set_index("map")[quantity][ORDER]
                   for _, rows in errors.groupby(["states", "seed"])]  # fmt: skip
-        whole = sum(bool(table.is_monotonic_increasing) for table in tables)
+        in_order = sum(bool(table.is_monotonic_increasing) for table in tables)
         three = sum(bool(table[:3].is_monotonic_increasing) for table in tables)
-        held += whole
+        held += in_order
         said.append(
-            f"over {over} for {whole} of {len(tables)} states ({three} without the linear map)"
+            f"over {over} for {in_order} of {len(tables)} states ({three} without the linear map)"
         )
     return Difference(
         "The paper's order of absolute errors (dynamic, inverse dynamic, quantile, linear) comes "

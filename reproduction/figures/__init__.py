@@ -1,4 +1,4 @@
-"""Figures that only the papers' pages and benchmarks draw: frames in, matplotlib figures out."""
+"""Figures for the papers' pages and benchmarks only: frames in, matplotlib figures out."""
 
 from reproduction.figures.bin_changes import bin_changes
 from reproduction.figures.bit_fields import bit_fields

@@ -17,19 +17,19 @@ NEEDED = ("map", "value", "decoded", "bit", "set", "field")
 TINT = 0.3
 """Opacity of a field's colour, under black digits."""
 LONGEST = 12
-"""Characters of a number that is written without an exponent."""
+"""Longest number without an exponent, in characters."""
 ROOM = 3.0
 """Space for the decoded number, in widths of a bit."""
 
 
 @styled
 def bit_fields(frame: pd.DataFrame) -> Figure:
-    """The bits of each number in each data type, with their fields and what they decode to.
+    """The bits of each number in each data type, with their fields and decoded values.
 
     Args:
         frame: of `reproduction.analyses.bit_fields`: `map` (such as ``tree@8s``), `value` (the
-            number), `decoded` (the value that its bits stand for), `bit` (place, from 0), `set` (0
-            or 1), `field` (name of the field that the bit belongs to).
+            number), `decoded` (the value of its bits), `bit` (place, from 0), `set` (0 or 1),
+            `field` (name of the bit's field).
 
     Raises:
         BadValueError: columns or rows are missing.
@@ -61,9 +61,9 @@ def bit_fields(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def _digits(value: float, most: int) -> str:
+def _digits(value: float, digits: int) -> str:
     """The number, rounded to so many digits, without an exponent unless it is long."""
-    rounded = float(f"{value:.{most}g}")
+    rounded = float(f"{value:.{digits}g}")
     plain = np.format_float_positional(rounded, trim="-")
     return plain if len(plain) <= LONGEST else f"{rounded:g}"
 

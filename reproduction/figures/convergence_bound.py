@@ -26,9 +26,9 @@ COLUMNS = 3
 
 @styled
 def convergence_bound(frame: pd.DataFrame) -> Figure:
-    """Distance of f from its minimum over steps, each run, their mean, and the bound on the mean.
+    """Distance of f from its minimum over steps: each run, their mean, and the bound on the mean.
 
-    Both axes are logarithmic; a panel per setting, which says how loose the bound is at the end.
+    Both axes are logarithmic. Each setting has a panel with the looseness of the bound at the end.
 
     Args:
         frame: rows of reports/lpmm/bound.csv: `setting` (label), `seed`, `step` (from

@@ -18,13 +18,12 @@ TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50, 100)
 def error_curves(frame: pd.DataFrame, *, error: str = "images in error") -> Figure:
     """Error on training and on test data over training, a row of panels for each net.
 
-    Error axes are linear up to 1 % and logarithmic above it, so that both the first steps and the
-    last can be read.
+    Error axes are linear up to 1 % and logarithmic above it, for both the first steps and the last.
 
     Args:
-        frame: `panel` (what is trained), `run` (label), `step` (optimizer steps), `train` and
+        frame: `panel` (name of the net), `run` (label), `step` (optimizer steps), `train` and
             `test` (errors as fractions, 0 to 1); one row per panel, run and step. With `train_std`
-            and `test_std`, standard deviations over seeds, a band of one is drawn around each mean.
+            and `test_std`, standard deviations over seeds, a band is drawn around each mean.
         error: label of the error axes, without the unit.
 
     Raises:

@@ -19,18 +19,18 @@ BEHIND = "#D5D5D5"
 
 @styled
 def error_per_decade(frame: pd.DataFrame) -> Figure:
-    """Errors of quantizers on second moments that lie powers of ten below the largest.
+    """Errors of quantizers on second moments, by powers of ten below the largest.
 
-    Three panels show the relative error of the value, that of ``h = 1 / (sqrt(v) + eps)``, and the
-    share of elements that decodes to 0, with one line per quantizer. Bars in the last panel show
-    the share of elements that each decade holds. The first two panels have logarithmic ordinates:
-    an error of exactly 0 is not drawn.
+    Three panels show the relative error of the value, the relative error of
+    ``h = 1 / (sqrt(v) + eps)``, and the share of elements decoded to 0, with one line per
+    quantizer. Bars in the last panel show the share of elements in each decade. The first two
+    panels have logarithmic ordinates: an error of exactly 0 is not drawn.
 
     Args:
         frame: of `reproduction.analyses.error_per_decade`: `quantizer`, `decade` (powers of ten
-            below the largest, from 0), `share` (fraction of the elements that lies in the decade),
+            below the largest, from 0), `share` (fraction of the elements in the decade),
             `mean_rel_error` (fraction of v), `mean_update_error` (fraction of h), `zeros`
-            (fraction that decodes to 0).
+            (fraction decoded to 0).
 
     Raises:
         BadValueError: columns or rows are missing.

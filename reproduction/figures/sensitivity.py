@@ -10,7 +10,7 @@ from qmaps.figures.style import axes, legend_below, look, mark, new, require, st
 
 NEEDED = ("parameter", "value", "run", "seed", "loss")
 WIDE = 20
-"""Values that span more than this factor get a logarithmic axis."""
+"""Values over a larger range than this factor get a logarithmic axis."""
 
 
 @styled

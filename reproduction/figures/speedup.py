@@ -36,11 +36,11 @@ def speedup(frame: pd.DataFrame) -> Figure:
         left.plot(grown["gpus"], grown["speedup"], **style)
         turned = rows[rows["panel"] == "sub-batch"].sort_values("sub_batch")
         right.plot(turned["sub_batch"], turned["speedup"], **style)
-    most = int(frame["gpus"].max())
+    max_gpus = int(frame["gpus"].max())
     ideal: dict[str, Any] = {"color": "#8C8C8C", "linewidth": 0.9, "linestyle": ":"}
-    left.plot([1, most], [1, most], **ideal)
+    left.plot([1, max_gpus], [1, max_gpus], **ideal)
     handles.append(Line2D([], [], label="as many times as devices", **ideal))
-    for axis, label in ((left, "devices"), (right, f"sub-batch (samples), {most} devices")):
+    for axis, label in ((left, "devices"), (right, f"sub-batch (samples), {max_gpus} devices")):
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter("{x:g}")
         axis.set_xlabel(label)

@@ -14,7 +14,7 @@ from qmaps.figures.style import COLOURS, SMALL, axes, legend_below, new, require
 NEEDED = ("parameter", "setting", "bin_left", "bin_right", "share", "cumulative")
 BARS, CURVE = COLOURS[4], COLOURS[1]
 MARKS = {0.125: "$\\delta/8$", 0.5: "$\\delta/2$"}
-"""Abscissas at which the cumulative share is written into a panel, if bins end there."""
+"""Abscissas with a printed cumulative share, if bins end there."""
 
 
 @styled

@@ -15,7 +15,7 @@ PARTS = ("query", "key", "value")
 
 
 def matrices(states: CapturedStates, state: str) -> dict[str, Tensor]:
-    """That state of every matrix of more than 4096 elements; query, key and value apart."""
+    """A state of every matrix of more than 4096 elements; query, key and value apart."""
     by_name: dict[str, Tensor] = {}
     for name in states.parameters():
         if state not in states.states(name) or len(states.shape(name, state)) < 2:
@@ -34,27 +34,27 @@ def matrices(states: CapturedStates, state: str) -> dict[str, Tensor]:
 def in_blocks(moments: dict[str, Tensor]) -> dict[str, Tensor]:
     """The matrices of blocks; all if there are no blocks.
 
-    Embeddings and output layers have rows of tokens that hardly ever came. All large values of
-    such a matrix lie in the other rows, whatever the model. Matrices with rows of nothing but 0 are
-    left out for the same reason, unless there are no others.
+    Embeddings and output layers have rows of rare tokens. All large values of such a matrix are in
+    the other rows, in any model. Matrices with rows of zeros are left out for the same reason,
+    unless there are no others.
     """
     members = blocks(list(moments), max(2, len(moments))).values()
     shown = {name: moments[name] for names in members for name in names}
     return {name: m for name, m in shown.items() if bool(m.any(dim=1).all())} or shown
 
 
-def blocks(names: list[str], most: int = BLOCKS) -> dict[str, list[str]]:
-    """Names by what stands up to their last number; the rest is in no block.
+def blocks(names: list[str], limit: int = BLOCKS) -> dict[str, list[str]]:
+    """Names grouped by their text up to the last number; names without a number are in no block.
 
-    More than `most` blocks (at least two) are thinned out evenly, the first and the last kept.
+    More than `limit` blocks (at least two) are thinned out evenly; the first and the last stay.
     """
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name in names:
         match = re.match(r".*\.\d+(?=\.)", name)
         if match:
-            found.setdefault(match[0], []).append(name)
-    several = [name for name, members in found.items() if len(members) > 1] or list(found)
-    if len(several) > most:
+            groups.setdefault(match[0], []).append(name)
+    several = [name for name, members in groups.items() if len(members) > 1] or list(groups)
+    if len(several) > limit:
         last = len(several) - 1
-        several = [several[number * last // (most - 1)] for number in range(most)]
-    return {name: found[name] for name in several} or {"all": names}
+        several = [several[number * last // (limit - 1)] for number in range(limit)]
+    return {name: groups[name] for name in several} or {"all": names}

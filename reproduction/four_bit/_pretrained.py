@@ -1,4 +1,4 @@
-"""Sentences of exhibits on the states of pretrained weights."""
+"""Sentences of figures on the states of pretrained weights."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 import pandas as pd
 
 PREFIX = "pretrained-"
-"""Of the names of their frames."""
+"""Prefix of the names of their frames."""
 MODEL = "all-MiniLM-L6-v2"
 OF_IT = f" ({MODEL}, pretrained and fine-tuned)"
-"""Set after what is said of it."""
+"""Suffix of statements on them."""
 CAPTION = f"{MODEL}, whose pretrained weights were fine-tuned: "
 
 
 def note(frames: Mapping[str, pd.DataFrame]) -> str:
-    """Whose pretrained weights are shown, or why none are."""
+    """Source of the pretrained weights in the figure, or the reason for their absence."""
     if any(name.startswith(PREFIX) for name in frames):
         return (
             f"Pretrained weights are those of {MODEL}, fine-tuned in the workload `minilm`, for "

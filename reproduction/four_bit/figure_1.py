@@ -1,4 +1,4 @@
-"""Figures 1 and 2: outliers of first moments, and blocks that are too large for them."""
+"""Figures 1 and 2: outliers of first moments, and blocks too large for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reproduction.numbers import number, percent
 
 SMALL, LARGE = "B128/DE@4s", "B2048/DE@4s"
 PATTERN = 5
-"""Outliers have a pattern where lines hold so many times what they would by chance."""
+"""Outliers have a pattern if lines have so many times their number by chance."""
 PRETRAINED = "figure-2-pretrained"
 TABLES = ("lines", _pretrained.PREFIX + "lines", "errors")
 
@@ -29,8 +29,8 @@ def build(context: Context) -> Frames:
     moments = matrices(context.states, "exp_avg")
     frames, by_column = _patterns(moments)
     if context.pretrained is not None:
-        others, _ = _patterns(matrices(context.pretrained, "exp_avg"))
-        frames |= {_pretrained.PREFIX + name: frame for name, frame in others.items()}
+        patterns, _ = _patterns(matrices(context.pretrained, "exp_avg"))
+        frames |= {_pretrained.PREFIX + name: frame for name, frame in patterns.items()}
     chosen = moments[by_column]
     decoded = {spec: qmaps.quantizer(spec).quantize(chosen).dequantize() for spec in (SMALL, LARGE)}
     shown = {f"{by_column}: 32 bits": chosen}
@@ -59,7 +59,7 @@ def _patterns(moments: dict[str, Tensor]) -> tuple[dict[str, pd.DataFrame], str]
 
 
 def _of(lines: pd.DataFrame, of_it: str) -> list[Claim]:
-    """Judge the patterns."""
+    """Test the patterns."""
     chance, rows, columns = LINES, lines["in_rows"].max(), lines["in_cols"].max()
     return [
         Claim(
@@ -77,7 +77,7 @@ def _of(lines: pd.DataFrame, of_it: str) -> list[Claim]:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the patterns, and the blocks that fit them."""
+    """Compare the patterns and the suitable blocks with the paper's."""
     pretrained = frames.get(_pretrained.PREFIX + "lines")
     errors = frames["errors"].pivot(index="tensor", columns="quantizer", values="sqnr_db")
     better = errors[SMALL] > errors[LARGE]
@@ -104,8 +104,8 @@ def draw(frames: Frames) -> dict[str, Figure]:
         "figure-1-histogram": figures.histogram(renamed(frames["histogram"], "quantizer")),
         "figure-2": figures.outliers(frames["patterns"]),
     }
-    others = frames.get(_pretrained.PREFIX + "patterns")
-    return shown if others is None else {**shown, PRETRAINED: figures.outliers(others)}
+    patterns = frames.get(_pretrained.PREFIX + "patterns")
+    return shown if patterns is None else {**shown, PRETRAINED: figures.outliers(patterns)}
 
 
 EXHIBIT = Exhibit(

@@ -20,7 +20,7 @@ WITH, WITHOUT = "B128/DE@4u", "B128/DE-0@4u"
 HALF = 0.5
 """More than this share is most of a tensor."""
 TIMES = 10
-"""So many times as many elements, in another model, show that it is the model which decides."""
+"""A share so many times as large in another model shows an effect of the model."""
 
 
 def build(context: Context) -> Frames:
@@ -33,7 +33,7 @@ def build(context: Context) -> Frames:
 
 
 def _shares(states: CapturedStates) -> pd.DataFrame:
-    """The elements of each matrix that fall to zero."""
+    """The share of elements quantized to zero, for each matrix."""
     second = matrices(states, "exp_avg_sq")
     return pd.DataFrame(
         {
@@ -50,24 +50,24 @@ def _shares(states: CapturedStates) -> pd.DataFrame:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the share of elements that fall to zero."""
+    """Compare the share of elements quantized to zero."""
     shares = frames["shares"].groupby("quantizer")
-    most, wider = shares["zeroed"].max(), shares["zeroed_twice_the_decades"].max()
+    largest, wider = shares["zeroed"].max(), shares["zeroed_twice_the_decades"].max()
     together = frames["histogram"].groupby("quantizer")["zero_share"].first()
     return Finding(
         statements=[
             Claim(
                 "B128/DE pushes most second moments of a tensor to zero, and their h(v) to 1e6.",
-                bool(most[WITH] > HALF),
-                f"At most {percent(most[WITH])} of a matrix; {percent(together[WITH])} of all.",
+                bool(largest[WITH] > HALF),
+                f"At most {percent(largest[WITH])} of a matrix; {percent(together[WITH])} of all.",
             ),
             Claim(
                 "B128/DE-0 pushes none there.",
-                bool(most[WITHOUT] == 0),
-                f"{percent(most[WITHOUT])}.",
+                bool(largest[WITHOUT] == 0),
+                f"{percent(largest[WITHOUT])}.",
             ),
         ],
-        differences=[_model(frames, float(most[WITH]), float(wider[WITH]))],
+        differences=[_model(frames, float(largest[WITH]), float(wider[WITH]))],
         why="The paper shows one tensor where most elements fall to zero; the figure has all "
         "tensors together. Elements that are 0 already do not count.",
         why_ours=_pretrained.note(frames),
@@ -75,20 +75,20 @@ def find(frames: Frames) -> Finding:
     )
 
 
-def _model(frames: Frames, most: float, wider: float) -> Difference:
-    """Test if another model has many times as many that fall to zero."""
+def _model(frames: Frames, largest: float, wider: float) -> Difference:
+    """Test if another model has many times as many elements quantized to zero."""
     shares = frames.get(_pretrained.PREFIX + "shares")
-    other = 0.0 if shares is None else float(shares.groupby("quantizer")["zeroed"].max()[WITH])
+    zeroed = 0.0 if shares is None else float(shares.groupby("quantizer")["zeroed"].max()[WITH])
     said = (
-        f"In matrices of {_pretrained.MODEL}, pretrained and fine-tuned, up to {percent(other)} of "
-        "one fall to zero, so that the model decides how many do. "
-        if other > TIMES * most
+        f"In matrices of {_pretrained.MODEL}, pretrained and fine-tuned, up to {percent(zeroed)} "
+        "of one fall to zero, so that the model decides how many do. "
+        if zeroed > TIMES * largest
         else ""
     )
     return Difference(
         f"{said}Where the same matrices span twice as many decades (squared), up to "
         f"{percent(wider)} of one do.",
-        other > TIMES * most or wider > HALF,
+        zeroed > TIMES * largest or wider > HALF,
         "^B128/DE pushes",
     )
 

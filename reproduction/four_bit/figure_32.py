@@ -22,7 +22,7 @@ def build(_: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """The smallest values that the paper names."""
+    """Compare the smallest values with the paper's."""
     curves = frames["curves"]
     above = curves[curves["value"] > 0].groupby("map")["value"].min()
     ours = {(name, SMALLEST): float(above[name]) for name in MAPS}

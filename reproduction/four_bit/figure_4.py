@@ -36,20 +36,20 @@ def build(context: Context) -> Frames:
             ],
             ignore_index=True,
         ),
-        "judges": committed.judges(context),
+        "judges": committed.by_task(context),
     }
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the distance between the final losses."""
+    """Compare the final losses."""
     losses = frames["losses"].drop_duplicates(["workload", "run"])
-    judges = frames["judges"][frames["judges"]["quantizer"] == PAIR]
-    most, statements, behind = float(judges["high"].max()), [], []
+    by_task = frames["judges"][frames["judges"]["quantizer"] == PAIR]
+    worst, statements, behind = float(by_task["high"].max()), [], []
     for workload, rows in losses.groupby("workload", sort=False):
         by_run = rows.set_index("run").to_dict("index")
         base, low_bits = float(by_run[BASE.label]["mean"]), by_run[PAPER.label]
         low, high = committed.from_summary(low_bits)
-        behind.append(float(low_bits["difference"]) if low > most else math.inf)
+        behind.append(float(low_bits["difference"]) if low > worst else math.inf)
         seeds = int(low_bits["seeds"])
         statements.append(
             Claim(
@@ -64,12 +64,13 @@ def find(frames: Frames) -> Finding:
         statements=statements,
         differences=[
             Difference(
-                f"At the rate that is best for 32 bits, the same pair ends at most {most:.4f} nats "
-                f"behind on {len(judges)} judges (the highest upper end of their 95 % intervals; "
+                f"At the rate that is best for 32 bits, the same pair ends at most {worst:.4f} "
+                f"nats behind on {len(by_task)} judges (the highest upper end of their 95 % "
+                "intervals; "
                 "Table 2), among them the same model. In few steps at a low rate a 4-bit first "
                 "moment that is rounded to nearest moves late "
                 "(reports/losses/four-bit-moments.md).",
-                most < min(behind) / 2,
+                worst < min(behind) / 2,
                 "not tuned",
             )
         ],

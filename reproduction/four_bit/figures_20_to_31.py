@@ -34,7 +34,7 @@ CAPTIONS = {
 
 
 def build(context: Context) -> Frames:
-    """Errors on every matrix, and histograms of those that show most."""
+    """Errors on every matrix, and histograms of the clearest ones."""
     first = in_blocks(matrices(context.states, "exp_avg"))
     second = in_blocks(matrices(context.states, "exp_avg_sq"))
     errors = _errors(first, second)
@@ -58,8 +58,10 @@ def build(context: Context) -> Frames:
     ]
     frames = {"errors": errors, "histograms": pd.concat(histograms, ignore_index=True)}
     if context.pretrained is not None:
-        both = [in_blocks(matrices(context.pretrained, name)) for name in ("exp_avg", "exp_avg_sq")]
-        frames[_pretrained.PREFIX + "errors"] = _errors(*both)
+        moments_of = [
+            in_blocks(matrices(context.pretrained, name)) for name in ("exp_avg", "exp_avg_sq")
+        ]
+        frames[_pretrained.PREFIX + "errors"] = _errors(*moments_of)
     return frames
 
 
@@ -79,22 +81,22 @@ def _measured(tensor: Tensor, spec: str) -> dict[str, float]:
 
 
 def find(frames: Frames) -> Finding:
-    """Count the tensors on which each quantizer is the better one."""
+    """Count the tensors with a smaller error under each quantizer."""
     pretrained = frames.get(_pretrained.PREFIX + "errors")
     statements = _of(frames["errors"], "")
     if pretrained is not None:
         statements += _of(pretrained, _pretrained.OF_IT)
-    others = [] if pretrained is None else [_rank_1(pretrained)]
+    ranks = [] if pretrained is None else [_rank_1(pretrained)]
     return Finding(
         statements=statements,
         differences=[
             Difference(
-                f"In matrices of pretrained weights rank-1 is better in {each.sum()} and worse in "
-                f"{(~each).sum()}: which one is follows from the outliers of the model.",
-                bool(each.any() and not each.all()),
+                f"In matrices of pretrained weights rank-1 is better in {rank.sum()} and worse in "
+                f"{(~rank).sum()}: which one is follows from the outliers of the model.",
+                bool(rank.any() and not rank.all()),
                 "^Rank-1 is better",
             )
-            for each in others
+            for rank in ranks
         ],
         why="Better means less mean relative error. Of each kind the matrix that shows it most is "
         "drawn; the table has all. Only matrices of blocks are counted: those of tokens have rows "

@@ -17,9 +17,9 @@ from reproduction.numbers import percent
 
 CELLS = 128
 STRONG = 5 * LINES
-"""Lines that hold so many of the outliers make a pattern."""
+"""Smallest number of outliers in the lines of a pattern."""
 CLEARLY = 1.5
-"""Rows and columns are told apart where one holds so many times what the other does."""
+"""Smallest ratio between rows and columns for a pattern in one of them."""
 PRETRAINED_BLOCKS = 3
 
 
@@ -32,12 +32,12 @@ def build(context: Context) -> Frames:
     return frames
 
 
-def _patterns(states: CapturedStates, most: int) -> dict[str, pd.DataFrame]:
+def _patterns(states: CapturedStates, limit: int) -> dict[str, pd.DataFrame]:
     """`cells` of the matrices of some blocks, `lines` of those of all."""
     moments = matrices(states, "exp_avg")
     cells = [
         analyze.outliers({name: moments[name] for name in members}, cells=CELLS).assign(block=block)
-        for block, members in blocks(list(moments), most).items()
+        for block, members in blocks(list(moments), limit).items()
     ]
     lines = analyze.outlier_lines(in_blocks(moments))
     return {"cells": pd.concat(cells, ignore_index=True), "lines": lines}

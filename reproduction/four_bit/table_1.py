@@ -16,9 +16,9 @@ from reproduction.shares import decided
 from reproduction.tuned_losses import FULL, Beside
 
 STUDY, RATES = "four-bit-moments", "four-bit-rates"
-JUDGE = "docstring-lm"
-GROUPS = {"no": f"{JUDGE}, AdamW", "yes": f"{JUDGE}, stable embedding, AdamW"}
-"""Those without the stable embedding, and with it."""
+TASK = "docstring-lm"
+GROUPS = {"no": f"{TASK}, AdamW", "yes": f"{TASK}, stable embedding, AdamW"}
+"""Groups without the stable embedding, and with it."""
 SMALL = 16
 """So many times smaller than the best rate are the rates of a control, at least."""
 FIRST = "B128/DE@4s + "
@@ -40,7 +40,7 @@ ROWS = {
 """Quantizers and optimizer of each row of the paper."""
 STUDY_PAGE = f"reports/losses/{RATES}.md"
 RUNS = 3
-"""Of the paper for each row: its shares are 0, 33 and 66 %."""
+"""Runs of the paper for each row: its shares are 0, 33 and 66 %."""
 
 
 def build(context: Context) -> Frames:
@@ -61,12 +61,12 @@ def find(frames: Frames) -> Finding:
     for name, (quantizer, optimizer) in ROWS.items():
         group = GROUPS[name.rpartition(" | ")[2]]
         of = frames["runs"]
-        own = of[(of["group"] == group) & (of["quantizer"] == quantizer)
+        chosen = of[(of["group"] == group) & (of["quantizer"] == quantizer)
                  & (of["optimizer"] == optimizer)]  # fmt: skip
         if name != BASE:
-            counts[name] = (int(own["unstable"].sum()), len(own))
-        if not own["unstable"].all():
-            stable = own[~own["unstable"]].set_index("seed")["loss"]
+            counts[name] = (int(chosen["unstable"].sum()), len(chosen))
+        if not chosen["unstable"].all():
+            stable = chosen[~chosen["unstable"]].set_index("seed")["loss"]
             rows[name] = tuned_losses.beside(stable, tuned_losses.by_seed(of, group))
     unstable = {
         (name, "unstable runs"): 100 * failed / total for name, (failed, total) in counts.items()
@@ -76,7 +76,7 @@ def find(frames: Frames) -> Finding:
     return Finding(
         numbers=in_place(
             decided(paper, counts, RUNS),
-            [ProxyMetric("BLEU", f"validation loss behind 32 bits, {JUDGE}", losses)],
+            [ProxyMetric("BLEU", f"validation loss behind 32 bits, {TASK}", losses)],
             unstable,
         ),
         differences=[_zero(frames["ablation"], rates, counts), factored(frames["tuned"])],
@@ -108,10 +108,10 @@ def by_rate(runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for name, (quantizer, _) in ROWS.items():
         group = runs[runs["group"] == GROUPS[name.rpartition(" | ")[2]]]
-        own = group[group["quantizer"] == quantizer]
-        if name == BASE or own.empty:
+        quantized = group[group["quantizer"] == quantizer]
+        if name == BASE or quantized.empty:
             continue
-        for (eps, rate), part in own.groupby(["eps", "lr"]):
+        for (eps, rate), part in quantized.groupby(["eps", "lr"]):
             times = round(float(group["lr"].max()) / float(str(rate)))
             rows.append(
                 {"row": name, "eps": eps, "rate": rate, "times": times,
@@ -123,7 +123,7 @@ def by_rate(runs: pd.DataFrame) -> pd.DataFrame:
 def _zero(
     ablation: pd.DataFrame, rates: pd.DataFrame, counts: dict[str, tuple[int, int]]
 ) -> Difference:
-    """That a zero in the map fails more often than in the paper, but not at rates as small."""
+    """The cause: a zero in the map fails more often than in the paper, at larger rates."""
     zero = [name for name in counts if "/DE " in name or "/DE+" in name]
     said = ", ".join(f"{name} {counts[name][0]} of {counts[name][1]}" for name in zero)
     scratch = ablation.set_index("setting")["unstable"]

@@ -22,9 +22,9 @@ ROWS = {
     "4-bit Factor": ("AdamWFactor", "paper-4bit"),
 }
 TUNED = {"CLS": committed.VISION, "MT": committed.LANGUAGE}
-"""The workload that stands for a task that is trained from scratch, and every row's best rate."""
-JUDGED = {"NLU": "minilm", "QA": "minilm", "NLG": "docstring-lm"}
-"""The judge that stands for a task that goes on from trained weights, at the best rate of 32
+"""The workload in place of a task trained from scratch, and every row's best rate."""
+PRETRAINED_TASKS = {"NLU": "minilm", "QA": "minilm", "NLG": "docstring-lm"}
+"""The workload in place of a task that starts from trained weights, at the best rate of 32
 bits."""
 PAIRS = {
     "32-bit AdamW": committed.FULL,
@@ -34,17 +34,17 @@ PAIRS = {
 
 
 def build(context: Context) -> Frames:
-    """Runs at their own best rates, and those of the judges."""
-    return {"tuned": committed.tuned(context), "judges": committed.judges(context)}
+    """Runs at their own best rates, and those of every task."""
+    return {"tuned": committed.tuned(context), "judges": committed.by_task(context)}
 
 
 def find(frames: Frames) -> Finding:
     """Losses in place of the paper's metrics."""
-    tuned, judges = frames["tuned"], frames["judges"]
+    tuned, by_task = frames["tuned"], frames["judges"]
     statements = [
         claim
         for name in ("8-bit AdamW", "4-bit AdamW")
-        for claim in committed.alike(judges, PAIRS[name], name)
+        for claim in committed.alike(by_task, PAIRS[name], name)
     ]
     proxies = []
     for task, workload in TUNED.items():
@@ -61,8 +61,10 @@ def find(frames: Frames) -> Finding:
             if name in ("Adafactor, beta1 = 0", "SM3")
         ]
     proxies += [
-        ProxyMetric(task, f"validation loss, {judge}", committed.judged(judges, judge, PAIRS))
-        for task, judge in JUDGED.items()
+        ProxyMetric(
+            task, f"validation loss, {workload}", committed.task_losses(by_task, workload, PAIRS)
+        )
+        for task, workload in PRETRAINED_TASKS.items()
     ]
     paper = published("4-bit-optimizers", EXHIBIT.name)
     return Finding(
@@ -74,22 +76,22 @@ def find(frames: Frames) -> Finding:
         "their place. For CLS and MT, which train from scratch: images of digits and text, each "
         f"row at its own best rate (`{committed.TUNED}`), ± the standard error over seeds. For "
         "NLU, QA and NLG, which fine-tune: a pretrained encoder, and a small model that goes on "
-        f"from trained weights (`{committed.JUDGES}`), at the rate that is best for 32 bits, ± the "
-        "standard error of the difference to 32 bits, seed by seed; other optimizers were not run "
-        "there. Adafactor was run here without a first moment only.",
-        tables={"tuned": tuned, "judges": judges},
+        f"from trained weights (`{committed.TASK_RUNS}`), at the rate that is best for 32 bits, ± "
+        "the standard error of the difference to 32 bits, seed by seed; other optimizers were not "
+        "run there. Adafactor was run here without a first moment only.",
+        tables={"tuned": tuned, "judges": by_task},
     )
 
 
 def _of_task(paper: pd.DataFrame, proxy: ProxyMetric) -> Difference:
-    """Rows that change sides in one task; the paper's other tasks are no control of ours."""
+    """Rows with another order in one task; the paper's other tasks are no control of ours."""
     crossed = opposed(paper, proxy)
     elsewhere = [
         not set(crossed) & set(opposed(paper, replace(proxy, quantity=str(task))))
         for task in paper["quantity"].unique()
         if task != proxy.quantity
     ]
-    pairs = "; ".join(f"{one} and {two}" for one, two in crossed)
+    pairs = "; ".join(f"{a} and {b}" for a, b in crossed)
     sides = f"rows that change sides: {pairs}. They"
     if not crossed:
         sides = "no row changes sides, but some are equal in one metric only. Rows"

@@ -1,4 +1,4 @@
-"""Table 5: the largest model that can be trained."""
+"""Table 5: the largest model for training."""
 
 from __future__ import annotations
 

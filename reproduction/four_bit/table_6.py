@@ -1,4 +1,4 @@
-"""Table 6: which moment costs what."""
+"""Table 6: the cost of quantizing each moment."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from reproduction.proxy_metrics import ProxyMetric, in_place
 from reproduction.tuned_losses import FULL
 
 STUDY = "four-bit-moments"
-JUDGE = "docstring-lm"
-GROUP = f"{JUDGE}, AdamW"
+TASK = "docstring-lm"
+GROUP = f"{TASK}, AdamW"
 PAIR = "B128/DE@4s + rank1/linear@4u"
 ROWS = {
     "none": (FULL, "AdamW"),
@@ -31,7 +31,7 @@ ROWS = {
 }  # fmt: skip
 """Quantizers and optimizer of each row."""
 OTHERS = ("lm-tiny", "minilm", "stdlib-lm", "digits")
-"""Other judges, of which some rows have been trained."""
+"""Other workloads, with runs of some rows."""
 SAID = (
     ("Smaller blocks of the first moment lower the loss", "first B128/DE", "first B2048/DE"),
     (
@@ -40,14 +40,14 @@ SAID = (
         "first B128/DE and second rank-1/linear",
     ),
 )
-"""What the paper says of its table: a statement, the better row, the worse one."""
+"""The paper's statements on its table: a statement, the better row, the worse one."""
 
 
 def build(context: Context) -> Frames:
-    """Runs with one moment quantized, or both, those of all judges, and those at tuned rates."""
+    """Runs with one moment quantized, or both, those of all tasks, and those at tuned rates."""
     return {
         "runs": tuned_losses.runs(context, STUDY),
-        "judges": committed.judges(context),
+        "judges": committed.by_task(context),
         "tuned": context.table("tuned.csv", committed.TUNED),
     }
 
@@ -65,17 +65,17 @@ def find(frames: Frames) -> Finding:
         ratio, low, high = ratio_interval(*pair)
         statements.append(
             Claim(
-                f"{text} ({JUDGE}, {len(losses[better])} seeds).",
+                f"{text} ({TASK}, {len(losses[better])} seeds).",
                 smaller(*pair),
                 f"{ratio:.4f} times the loss ({low:.4f} to {high:.4f}).",
             )
         )
     paper = published("4-bit-optimizers", EXHIBIT.name)
-    others = [judged(frames["judges"], judge) for judge in OTHERS]
-    numbers = in_place(paper, [tuned_losses.proxy("accuracy", JUDGE, rows), *others])
+    other_tasks = [accuracy_proxy(frames["judges"], workload) for workload in OTHERS]
+    numbers = in_place(paper, [tuned_losses.proxy("accuracy", TASK, rows), *other_tasks])
     trained = numbers["paper"].notna() & numbers["ours"].notna()
     return Finding(
-        numbers=numbers[trained | numbers["proxy"].str.endswith(JUDGE)].reset_index(drop=True),
+        numbers=numbers[trained | numbers["proxy"].str.endswith(TASK)].reset_index(drop=True),
         statements=[*statements, *tuned_factored(frames["tuned"])],
         differences=[factored(frames["tuned"])],
         why="The paper's are accuracies of Swin-T on ImageNet, which cannot be had here; in their "
@@ -89,14 +89,14 @@ def find(frames: Frames) -> Finding:
     )
 
 
-def judged(judges: pd.DataFrame, judge: str) -> ProxyMetric:
-    """Losses of another judge in place of accuracy, for the rows that it has runs of.
+def accuracy_proxy(differences: pd.DataFrame, workload: str) -> ProxyMetric:
+    """Losses of another task in place of accuracy, for the rows with runs.
 
     Args:
-        judges: the frame that `committed.judges` returns.
-        judge: its name.
+        differences: result of `committed.by_task`.
+        workload: name of the workload.
     """
-    of = judges[judges["judge"] == judge].set_index("quantizer")
+    of = differences[differences["judge"] == workload].set_index("quantizer")
     base = float(of["base"][FULL])  # some quantizers have fewer seeds
     rows = {}
     for name, (quantizer, optimizer) in ROWS.items():
@@ -104,11 +104,11 @@ def judged(judges: pd.DataFrame, judge: str) -> ProxyMetric:
         if optimizer == "AdamW" and spec in of.index:
             apart = float(of["difference"][spec])
             rows[name] = (base + apart, float(of["high"][spec]) - apart)
-    return ProxyMetric("accuracy", f"validation loss, {judge}", rows)
+    return ProxyMetric("accuracy", f"validation loss, {workload}", rows)
 
 
 def tuned_factored(runs: pd.DataFrame) -> list[Claim]:
-    """The statement on factorizing, in models whose rates were tuned for each row.
+    """The statement on factorizing, in models with rates tuned for each row.
 
     Args:
         runs: reports/tuned.csv.
@@ -157,5 +157,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command=f"{tuned_losses.command(STUDY)}`, of `{committed.JUDGES}` and of `{committed.TUNED}",
+    command=f"{tuned_losses.command(STUDY)}`, of `{committed.TASK_RUNS}` and of `{committed.TUNED}",
 )

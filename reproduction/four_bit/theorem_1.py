@@ -22,7 +22,7 @@ def build(context: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the bound, and its distance."""
+    """Test the bound, and its distance."""
     runs = frames["runs"]
     table = means(runs)
     statements = [

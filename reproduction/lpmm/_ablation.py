@@ -17,28 +17,28 @@ from reproduction.numbers import interval, percent
 from reproduction.report_file import closed
 
 STUDY = "lpmm-sgdm"
-"""Of `reproduction.tuned_losses`."""
+"""Name of the study in `reproduction.tuned_losses`."""
 COMMAND = closed("python -m benchmarks.lpmm digits stdlib-lm-tiny")
 HEADLINE = closed("python -m benchmarks.lpmm stdlib-lm --headline")
 FULL, WIDTHS = 32, (12, 10, 8)
 NEAREST, STOCHASTIC = "nearest", "stochastic"
 UNTUNED = "The learning rate was not tuned, and is the same for all runs."
-"""What pages say of the runs of `ablation`."""
+"""Sentences of pages on the runs of `ablation`."""
 TUNED = (
     "Every run takes as many steps, of N micro-batches of two texts; the rate of each N is the "
     "best of a sweep for full precision."
 )
-"""What pages say of the runs of `tuned`."""
+"""Sentences of pages on the runs of `tuned`."""
 SMALL = 0.25
-"""Share of what rounding to nearest loses, below which a loss is small."""
+"""Largest small loss, as a share of the loss of rounding to nearest."""
 TENTH = 0.1
-"""Of what 8 bits lose when they are rounded to nearest; less counts as nothing."""
+"""Smaller losses count as nothing, as a share of 8 bits rounded to nearest."""
 WITHIN = 2.0
-"""Spreads over seeds within which two losses count as one."""
+"""Largest difference of equal losses, in standard deviations over seeds."""
 
 
 def tuned(context: Context) -> pd.DataFrame:
-    """The summary of the runs at the rates that are best for full precision."""
+    """The summary of the runs at the best rates of full precision."""
     runs = tuned_losses.runs(context, STUDY)
     full = runs["quantizer"] == tuned_losses.FULL
     parts = runs["quantizer"].where(~full, f"{FULL} ").str.split(" ", expand=True)
@@ -68,11 +68,11 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
             `loss`.
 
     Returns:
-        These, and over seeds: `seeds`, how many; `loss`, the mean, and `error`, its standard error;
-        `behind`, the mean of what each seed loses against full precision of the same N, with
-        `low` and `high`, the ends of its 95 % interval, its standard error `behind_error`, and
-        `detectable`, what as many seeds can tell; and `spread`, the deviation of full precision
-        over seeds. A loss that is not a number is infinite.
+        These, and over seeds: `seeds`, their number; `loss`, the mean, and `error`, its standard
+        error; `behind`, the mean difference from full precision of the same N and seed, with `low`
+        and `high`, the ends of its 95 % interval, its standard error `behind_error`, and
+        `detectable`, the detectable difference for as many seeds; and `spread`, the standard
+        deviation of full precision over seeds. A loss that is not a number is infinite.
     """
     frame = frame.assign(rounding=frame["rounding"].fillna(""))
     frame["loss"] = frame["loss"].fillna(math.inf)
@@ -128,7 +128,7 @@ class Runs:
         return f"{self.loss(bits, rounding, n):.4f}"
 
     def best(self, bits: int, *, several: bool = False) -> int:
-        """The N that loses least, rounded stochastically; `several` leaves out N = 1."""
+        """The N with the smallest loss, rounded stochastically; `several` leaves out N = 1."""
         return min(self.ns[several:], key=lambda n: self.behind(bits, n=n)[0])
 
     def behind(self, bits: int, rounding: str = STOCHASTIC, n: int = 1) -> tuple[float, float]:
@@ -141,8 +141,8 @@ class Runs:
 
     def gain(self, bits: int) -> tuple[float, float]:
         """Gain of several micro-batches at best over one, and its standard error."""
-        one, several = self.behind(bits), self.behind(bits, n=self.best(bits, several=True))
-        return one[0] - several[0], math.hypot(one[1], several[1])
+        single, several = self.behind(bits), self.behind(bits, n=self.best(bits, several=True))
+        return single[0] - several[0], math.hypot(single[1], several[1])
 
     def beside_full(self, bits: int, rounding: str = STOCHASTIC) -> str:
         """A run of N = 1 and full precision in words."""
@@ -158,7 +158,7 @@ def each(frame: pd.DataFrame) -> list[Runs]:
 
 
 def matches(text: str, runs: Runs, bits: int) -> Claim:
-    """That a width ends as full precision does; see `reproduction.committed.within`."""
+    """Claim: a width has the final loss of full precision; see `reproduction.committed.within`."""
     low, high = (runs.of(end, bits) for end in ("low", "high"))
     return Claim(
         f"{text} ({runs.workload}, {runs.seeds} seeds).",
@@ -182,7 +182,7 @@ def easy(runs: Runs) -> Difference:
 
 
 def alike(text: str, runs: Runs, bits: int, n: int = 1) -> Claim:
-    """That a width loses less than a tenth of what 8 bits lose that are rounded to nearest."""
+    """Claim: a width loses less than a tenth of the loss of 8 bits with rounding to nearest."""
     low, high = (runs.of(end, bits, n=n) for end in ("low", "high"))
     nothing = runs.nothing()
     return Claim(
@@ -198,9 +198,9 @@ Gain = tuple[float, float]
 """A number and its standard error."""
 
 
-def apart(one: Gain, other: Gain) -> Gain:
+def apart(a: Gain, b: Gain) -> Gain:
     """The difference of two numbers."""
-    return one[0] - other[0], math.hypot(one[1], other[1])
+    return a[0] - b[0], math.hypot(a[1], b[1])
 
 
 def all_above(numbers: Iterable[Gain]) -> bool | tuple[()]:
@@ -222,7 +222,7 @@ def power(runs: Runs) -> str:
 
 
 def easier(runs: Runs) -> Difference:
-    """That 8 bits lose visibly here, and yet much less than on ImageNet."""
+    """The cause: the loss of 8 bits is visible here, and yet much smaller than on ImageNet."""
     behind, error = runs.behind(8)
     low = runs.of("low", 8)
     share = behind / runs.of("behind", 8, NEAREST)

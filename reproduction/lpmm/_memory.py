@@ -35,8 +35,8 @@ class Kept:
         total = ModelMemory(0, 0, 0, dict.fromkeys(self.states, 0))
         for shape, count in Counter(shapes).items():
             # Nothing is allocated on this device.
-            one = nn.ParameterList([torch.empty(shape, device="meta")])
-            memory = lpmm.predict(one, self.params, self.grads, self.states)
+            parameter = nn.ParameterList([torch.empty(shape, device="meta")])
+            memory = lpmm.predict(parameter, self.params, self.grads, self.states)
             total = ModelMemory(
                 total.numel + count * memory.numel,
                 total.params + count * memory.params,

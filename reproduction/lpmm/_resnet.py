@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 Shape = tuple[int, ...]
 CLASSES, IMAGE, EXPANSION = 1000, 224, 4
 VALUE, INDEX = 4, 8
-"""Bytes of an activation, and of a place that pooling remembers."""
+"""Bytes of an activation, and of a place in pooling."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class ResNet:
         yield (CLASSES,)
 
     def activations(self) -> int:
-        """Bytes that one image leaves for the backward pass, in 32 bits.
+        """Bytes of the stored activations of one image for the backward pass, in 32 bits.
 
-        The input, what each convolution returns (normalization needs it), what each rectifier
-        returns (the next layer needs it), and pooling's places. A block has three convolutions and
-        three rectifiers; the shortcut of the first block of a stage has no rectifier.
+        The input, the output of each convolution (for normalization), the output of each rectifier
+        (for the next layer), and pooling's places. A block has three convolutions and three
+        rectifiers; the shortcut of the first block of a stage has no rectifier.
         """
         convolutions = list(self.convolutions())
         returned = [kernel[0] * side * side for kernel, side in convolutions]

@@ -1,4 +1,4 @@
-"""Tables of the runs that the figures are drawn from."""
+"""Tables of the runs for the figures."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LAYERS = {
     "6.weight": "linear 1",
     "8.weight": "linear 2",
 }
-"""The layers of `digits`, whose parameters have numbers for names."""
+"""The layers of `digits`; its parameters have numbers for names."""
 
 
 def tables(context: Context, file: str) -> pd.DataFrame:
-    """That file of every workload, with a column `workload`."""
+    """The tables of this name of every workload, with a column `workload`."""
     parts = [
         context.table(f"{folder}/{file}", closed(f"{UNDERFLOW} {name}")).assign(workload=name)
         for name, folder in WORKLOADS.items()

@@ -16,9 +16,9 @@ from reproduction.lpmm._underflow import COMMAND, LAYERS, PRINTED, WORKLOADS, ta
 from reproduction.numbers import number
 
 LATE = 0.8
-"""The part of training after which it is late."""
+"""Start of late training, as a share of the run."""
 HARDLY = 0.1
-"""Of the distance between codes: less, and a parameter is said hardly to move."""
+"""Largest share of the distance between codes of a parameter that hardly moves."""
 
 
 def build(context: Context) -> Frames:
@@ -52,7 +52,7 @@ def find(frames: Frames) -> Finding:
 def _of(workload: str, table: pd.DataFrame) -> list[Claim]:
     """The paper's statements, on one workload."""
     several = next(name for name in table.columns if name not in (NEAREST, STOCHASTIC))
-    fewest, least = str(table.index[-1]), float(table[NEAREST].iloc[-1])
+    fewest, lowest = str(table.index[-1]), float(table[NEAREST].iloc[-1])
     by_width = {str(name): table[name] for name in table.columns}
     statements = [
         Claim(
@@ -65,8 +65,8 @@ def _of(workload: str, table: pd.DataFrame) -> list[Claim]:
     statements += [
         Claim(
             f"With fewest bits it hardly updates the parameters ({fewest}).",
-            least < HARDLY,
-            f"By {number(least)} of the distance between codes.",
+            lowest < HARDLY,
+            f"By {number(lowest)} of the distance between codes.",
         ),
         Claim(
             "Fewer bits make updates smaller in units of delta.",

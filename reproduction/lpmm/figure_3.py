@@ -27,7 +27,7 @@ def below(updates: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         `workload`, `width`, `N`, `below_half`, `below_eighth`, and `smallest`: the share in the
-        first bin, which is of updates that are 0 or next to it.
+        first bin, of updates equal to 0 or close to it.
     """
     rows = []
     for key, part in updates.groupby(["workload", "width", "N"], sort=False):
@@ -59,32 +59,34 @@ def find(frames: Frames) -> Finding:
 
 def _of(workload: str, table: pd.DataFrame) -> list[Claim]:
     """The paper's statements, on one workload."""
-    one, several = (table[table["N"] == n].set_index("width") for n in sorted(table["N"].unique()))
+    single, several = (
+        table[table["N"] == n].set_index("width") for n in sorted(table["N"].unique())
+    )
     n = int(several["N"].iloc[0])
-    most = one["below_half"]
-    found = [
+    below_half = single["below_half"]
+    statements = [
         Claim(
             "Without micro-batches more than half of the updates are below delta / 2, at one width "
             f"at least ({workload}).",
-            bool((most > HALF).any()),
-            ", ".join(f"{width} {percent(share)}" for width, share in most.items())
+            bool((below_half > HALF).any()),
+            ", ".join(f"{width} {percent(share)}" for width, share in below_half.items())
             + "; the paper has about 60 % for one of its widths.",
         )
     ]
     for column, name in (("below_half", "delta / 2"), ("below_eighth", "delta / 8")):
-        found.append(
+        statements.append(
             Claim(
                 f"Micro-batches reduce the updates below {name} ({workload}).",
-                bool((several[column] < one[column]).all()),
+                bool((several[column] < single[column]).all()),
                 "; ".join(
-                    f"{width}: {percent(one.at[width, column])} with N = 1, "
+                    f"{width}: {percent(single.at[width, column])} with N = 1, "
                     f"{percent(several.at[width, column])} with N = {n}"
-                    for width in one.index
+                    for width in single.index
                 )
                 + ".",
             )
         )
-    return found
+    return statements
 
 
 def _unused(workload: str, table: pd.DataFrame) -> Difference:

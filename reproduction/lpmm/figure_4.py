@@ -19,7 +19,7 @@ from reproduction.lpmm._underflow import COMMAND, PRINTED, WORKLOADS, tables
 from reproduction.numbers import LEVEL, MARGIN
 
 APART = 0.05
-"""Losses that differ by a larger share are called apart."""
+"""Smallest relative difference of losses called apart."""
 
 
 def build(context: Context) -> Frames:
@@ -59,7 +59,7 @@ def ends(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the ends of the curves, and the steps where they part."""
+    """Compare the ends of the curves, and the steps where they part."""
     curves = frames["curves"]
     parts = {str(name): ends(rows) for name, rows in curves.groupby("workload", sort=False)}
     statements, differences = [], []
@@ -87,7 +87,7 @@ def _seeds(curves: pd.DataFrame) -> str:
 
 
 def _behind(runs: _ablation.Runs, bits: int) -> Claim:
-    """That rounding to nearest costs what seeds can show; few of them cannot tell."""
+    """The cause: the cost of rounding to nearest is below the resolution of a few seeds."""
     apart, error = _ablation.apart(runs.behind(bits, NEAREST), runs.behind(bits))
     half = float(stats.t.ppf(1 - LEVEL / 2, runs.seeds - 1)) * error
     low, high = apart - half, apart + half
@@ -115,7 +115,7 @@ def _parting(workload: str, table: pd.DataFrame, last: float) -> list[Claim]:
         ),
         Claim(
             f"With fewer bits they part earlier ({workload}).",
-            all(few <= many for many, few in itertools.pairwise(after))
+            all(wide >= narrow for wide, narrow in itertools.pairwise(after))
             and math.isfinite(after[-1]),
             f"They part for good: {parts}.",
         ),

@@ -22,14 +22,14 @@ def find(frames: Frames) -> Finding:
     """Losses in place of the accuracies."""
     ours: dict[tuple[str, str], float | tuple[float, float]] = {}
     statements: list[Claim] = []
-    for found in runs.summaries(frames):
-        ours["full precision", runs.quantity(found)] = found.shown(runs.FULL)
-        ours["LPMM-SGDM, 12/8/8 bits", runs.quantity(found)] = found.shown(12)
+    for summary in runs.summaries(frames):
+        ours["full precision", runs.quantity(summary)] = summary.shown(runs.FULL)
+        ours["LPMM-SGDM, 12/8/8 bits", runs.quantity(summary)] = summary.shown(12)
     text = "12/8/8 bits lose no accuracy against full precision"
-    statements += [runs.alike(text, found, 12) for found in runs.each(frames["tuned"])]
+    statements += [runs.alike(text, summary, 12) for summary in runs.each(frames["tuned"])]
     longer = runs.each(frames["headline"])
-    statements += [runs.matches(f"{text}, at a rate that was not tuned", found, 12)
-                   for found in longer]  # fmt: skip
+    statements += [runs.matches(f"{text}, at a rate that was not tuned", summary, 12)
+                   for summary in longer]  # fmt: skip
     (first,) = runs.each(frames["tuned"])
     return Finding(
         numbers=beside(pd.DataFrame(columns=list(FIELDS)), ours),
@@ -39,9 +39,8 @@ def find(frames: Frames) -> Finding:
         "standard error over seeds; all rounding is stochastic, a step takes one micro-batch. No "
         "accuracy is lost where the whole interval over seeds lies below a tenth of what 8 bits "
         f"lose that are rounded to nearest. {runs.TUNED} {runs.power(first)} The rate of "
-        f"{' and '.join(each.workload for each in longer)} was not tuned; there no accuracy is "
-        f"lost "
-        "where the whole interval lies within the margin of losses.",
+        f"{' and '.join(summary.workload for summary in longer)} was not tuned; there no accuracy "
+        "is lost where the whole interval lies within the margin of losses.",
         tables={"runs": pd.concat(list(frames.values()), ignore_index=True)},
     )
 

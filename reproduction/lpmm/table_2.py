@@ -16,7 +16,7 @@ def build(context: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the gain by each of the two techniques."""
+    """Measure the gain by each of the two techniques."""
     proxies, statements = [], []
     for workload_runs in runs.each(frames["runs"]):
         ours: dict[str, float | tuple[float, float]] = {}

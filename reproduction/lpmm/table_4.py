@@ -28,21 +28,21 @@ def find(frames: Frames) -> Finding:
     runs = frames["runs"]
     ours: dict[tuple[str, str], float | tuple[float, float]] = {}
     rows: dict[str, Beside] = {}
-    for judge in runs["judge"].unique():
-        group = f"{judge}, {OPTIMIZER}"
+    for workload in runs["judge"].unique():
+        group = f"{workload}, {OPTIMIZER}"
         full, low = (tuned_losses.by_seed(runs, group, name) for name in NAMES)
-        rows[str(judge)] = tuned_losses.beside(low, full)
+        rows[str(workload)] = tuned_losses.beside(low, full)
         for quantizer, name in NAMES.items():
             compared = tuned_losses.beside(low if quantizer == LOW else full, full)
-            ours[name, f"validation loss, {judge}"] = compared.shown
+            ours[name, f"validation loss, {workload}"] = compared.shown
     seen = ", ".join(
-        f"{percent(row.apart.detectable / row.base)} ({judge})" for judge, row in rows.items()
+        f"{percent(row.apart.detectable / row.base)} ({workload})" for workload, row in rows.items()
     )
     return Finding(
         numbers=beside(pd.DataFrame(columns=list(FIELDS)), ours),
         statements=[
-            row.alike("Nearly lossless: LPMM-Adam in 8 bits", judge, "full precision does")
-            for judge, row in rows.items()
+            row.alike("Nearly lossless: LPMM-Adam in 8 bits", workload, "full precision does")
+            for workload, row in rows.items()
         ],
         why="RoBERTa-large on GLUE is out of reach here, and our copy of the paper lacks the "
         "scores. Parameters and gradients are linear, both moments dynamic, all in 8 bits with "

@@ -39,7 +39,7 @@ def build(context: Context) -> Frames:
 
 
 def _memory() -> list[dict[str, object]]:
-    """`what`, `quantity`, `ours`."""
+    """`what`, `quantity` and `ours` of memory."""
     models = architectures()
     roberta = [shape for _, shape in models["RoBERTa-large"].shapes()]
     resnet = list(ResNet().shapes())
@@ -104,7 +104,7 @@ def _step(model: nn.Module, optimizer: str, name: str) -> ModelMemory:
 
 
 def find(frames: Frames) -> Finding:
-    """Memory beside the paper's, and what it says of speed."""
+    """Memory beside the paper's, and the paper's statements on speed."""
     memory, steps, checked = frames["memory"], frames["steps"], frames["checked"]
     ours = {(str(row.what), str(row.quantity)): float(str(row.ours)) for row in memory.itertuples()}
     same = checked["predicted_bytes"] == checked["measured_bytes"]

@@ -22,16 +22,16 @@ TOKENS = 128
 HEAD = 64
 """Width of an attention head."""
 STEP = 8
-"""Channels by which a residual network is made wider."""
+"""Step of the width of a residual network, in channels."""
 
 
 @dataclass(frozen=True)
 class Net:
-    """A network of some size.
+    """A network of one size.
 
     Attributes:
         shapes: of its parameters.
-        activations: bytes that one example leaves for the backward pass, in 32 bits.
+        activations: bytes stored for the backward pass of one example, in 32 bits.
     """
 
     shapes: list[Shape]
@@ -67,13 +67,13 @@ def _resnet(net: ResNet) -> Net:
 
 @dataclass(frozen=True)
 class Family:
-    """Networks that differ in one size.
+    """Networks with one variable size.
 
     Attributes:
         task, change: words of the table.
-        make: the network of a size, which grows with it.
-        size: what is varied, for a size that `make` takes.
-        full, low: how full and low precision keep it.
+        make: returns the network of a size; it grows with the size.
+        size: returns the varied quantity, for a size of `make`.
+        full, low: storage of full and of low precision.
     """
 
     task: str
@@ -101,7 +101,7 @@ FAMILIES = (
 
 
 def max_model(family: Family, how: Kept, memory: int) -> int:
-    """The largest size that trains in so many bytes; 0 if none does."""
+    """The largest trainable size in so many bytes; 0 if none fits."""
     low, high = 0, 1
     while family.make(high).training(how) <= memory:
         low, high = high, 2 * high
@@ -135,7 +135,7 @@ def build(_: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the sizes that fit."""
+    """Compare the largest sizes."""
     table = frames["largest"]
     times = table.set_index(["task", "varied"])["times"].to_dict()
     statements = [

@@ -15,7 +15,7 @@ ONE = ", N = 1"
 NAMES = {r"^B2048/linear0@(\d+)s\+sr": r"\1 bits"}
 """The settings as the paper names them, by their bits."""
 MOMENTUM = "momentum"
-"""How the settings of the 4-bit paper's bound begin."""
+"""First words of the settings of the 4-bit paper's bound."""
 
 
 def build(context: Context) -> Frames:
@@ -31,7 +31,7 @@ def means(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the bound, and its change with N."""
+    """Test the bound, and its change with N."""
     table = means(frames["runs"])
     statements = []
     last: dict[str, float] = {}
@@ -46,13 +46,13 @@ def find(frames: Frames) -> Finding:
             )
         )
     several = next(name for name in last if not name.endswith(ONE))
-    one = several.rpartition(", N = ")[0] + ONE
+    single = several.rpartition(", N = ")[0] + ONE
     statements.append(
         Claim(
             "With few bits, micro-batches make the bound tighter.",
-            last[several] < last[one],
+            last[several] < last[single],
             f"After {table['step'].max()} steps {number(last[several])} ({several}) against "
-            f"{number(last[one])} ({one}).",
+            f"{number(last[single])} ({single}).",
         )
     )
     return Finding(

@@ -1,4 +1,4 @@
-"""Figure 1: what the bits of the four data types mean."""
+"""Figure 1: the fields of bits of the four data types."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build(_: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """Judge the decoded numbers and their bit fields."""
+    """Compare the decoded numbers and their bit fields with the paper's."""
     bits = frames["bits"]
     becomes = bits.groupby(["value", "map"])["decoded"].first()
     ours = {

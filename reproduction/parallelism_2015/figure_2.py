@@ -21,7 +21,7 @@ FULL, DYNAMIC = "32-bit", "dynamic tree"
 LEVEL = 0.05
 """Below this a difference is called significant."""
 SAME = 0.02
-"""Of each other: by how much the paper's test errors on CIFAR10 differ at most."""
+"""Largest difference between the paper's test errors on CIFAR10."""
 CONVOLUTIONAL = "convolutional"
 QUANTITY = "test error of dynamic tree over that of 32 bits"
 
@@ -95,7 +95,7 @@ def _ratio(errors: pd.DataFrame) -> tuple[float, float]:
 
 
 def _close(where: str, errors: pd.DataFrame) -> Claim:
-    """That test errors of all types differ by so little that seeds could show it."""
+    """The cause: test errors of all types are too close for the number of seeds."""
     means, noise = errors.mean(), float((errors.sem() / errors.mean()).max())
     apart = float(means.max() / means.min() - 1)
     return Claim(
@@ -120,7 +120,7 @@ def _train(where: str, curve: pd.DataFrame) -> Claim:
 
 
 def _increase(of: Mapping[str, pd.DataFrame]) -> Claim:
-    """One test of all runs, for they ask one thing; few seeds that show nothing cannot tell."""
+    """One test of all runs, as they test one claim; a few seeds without an effect cannot tell."""
     values = {where: _p_value(errors[DYNAMIC] - errors[FULL]) for where, errors in of.items()}
     p = float(stats.combine_pvalues(list(values.values()), "stouffer").pvalue)
     said = "; ".join(
@@ -148,7 +148,7 @@ def _all_types(of: Mapping[str, pd.DataFrame]) -> Claim:
     return Claim(
         f"No significant difference between 32 bits and the four types ({len(of)} runs together).",
         False if p < LEVEL else (),
-        f"p = {p:.2f} together; {', '.join(f'{each:.2f}' for each in values)} one by one.",
+        f"p = {p:.2f} together; {', '.join(f'{value:.2f}' for value in values)} one by one.",
     )
 
 

@@ -45,7 +45,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _layers(numbers: pd.DataFrame) -> Difference:
-    """Test if the same encoder gives the paper's errors of samples, so that the layers differ."""
+    """Test if the same encoder gives the paper's errors of samples; then the layers differ."""
     relative = numbers[numbers["quantity"].str.startswith("mean relative")]
     samples = relative[~relative["quantity"].str.contains("layer")]
     same = int((samples["verdict"] == Verdict.REPRODUCED).sum())
@@ -59,7 +59,7 @@ def _layers(numbers: pd.DataFrame) -> Difference:
 
 
 def _samples(errors: pd.DataFrame) -> list[Difference]:
-    """Factor by which absolute errors of samples are off, in those of linear."""
+    """Factors between our absolute errors of samples and the paper's, relative to linear's."""
     columns = ["paper_abs", "search_abs_error", "mean_abs_error"]
     table = errors.set_index(["data", "type"])[columns].astype(float)
     printed, search, nearest = table.loc[[("uniform [0, 1]", "linear")]].to_numpy()[0]

@@ -46,15 +46,15 @@ def messages() -> dict[str, int]:
 
 
 def printed() -> pd.DataFrame:
-    """The paper's table: what the speed-up model takes from it, and the other rows."""
+    """The paper's table: the inputs of the speed-up model, and the other rows."""
     columns = {"size": ("kB", "size_kb"), "latency": ("ms", "latency_ms")}
-    taken = [
+    cells = [
         (f"activations of {row.sub_batch}", f"{name} in {bits}", unit, number)
         for row in paper.CLUSTER
         for name, (unit, field) in columns.items()
         for bits, number in zip(BITS, getattr(row, field), strict=True)
     ]
-    inputs = pd.DataFrame(taken, columns=["what", "quantity", "unit", "paper"])
+    inputs = pd.DataFrame(cells, columns=["what", "quantity", "unit", "paper"])
     inputs["doubt"] = ""
     inputs["printed"] = inputs["paper"].map(number)
     unsure = inputs["paper"].eq(5) & inputs["unit"].eq("ms")
@@ -96,7 +96,7 @@ def build(context: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """Number by number, and the share that 8 bits have of 32."""
+    """Number by number, and the ratio of 8 bits to 32."""
     sent, passes = frames["messages"], frames["passes"]
     theirs = printed()
     ours = {

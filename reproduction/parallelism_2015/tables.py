@@ -1,4 +1,4 @@
-"""Tables 1, 3, 4, 6 and 7: what the speed-up model returns from the paper's own inputs."""
+"""Tables 1, 3, 4, 6 and 7: results of the speed-up model for the paper's own inputs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from reproduction.verdict import beside
 TOLERANCE = 0.02
 LABELS = ("1", "3", "4", "6", "7", "A.1.3")
 FASTEST = 5.25
-"""GB/s at which the paper's bus saturates (appendix A.1.1)."""
+"""Saturated rate of the paper's bus in GB/s (appendix A.1.1)."""
 UNSURE = ("250", "7750")
-"""Numbers of table 6 that the paper prints with a question mark."""
+"""Numbers of table 6 printed with a question mark."""
 
 
 def build(_: Context) -> Frames:
-    """Every number that follows from others."""
+    """All numbers computed from others."""
     return {"tables": speedup.tables()}
 
 
@@ -67,13 +67,13 @@ def _rounding(printed: str) -> float:
 
 
 def _bandwidth(row: dict[Any, Any]) -> float:
-    """GB/s that a printed time of table 3 takes at least."""
+    """Smallest bandwidth in GB/s for a printed time of table 3."""
     megabytes = {name: part * count for name, part, count, *_ in inputs.TRANSFERS}[row["row"]]
     return megabytes / (float(row["printed"]) + _rounding(row["printed"]))
 
 
 def _doubt(row: dict[Any, Any]) -> str:
-    """The key of what the paper itself says against a number that the model does not give."""
+    """The key of the paper's own words against a number not given by the model."""
     too_fast = row["table"] == "3" and row["messages"] != "8-bit" and _bandwidth(row) > FASTEST
     return "size-of-11x11" if too_fast and not row["agrees"] else ""
 
@@ -103,11 +103,11 @@ def _differences(tables: pd.DataFrame) -> list[Difference]:
 def _converted(row: dict[Any, Any], megabytes: float) -> Difference:
     """Test if compressing and decompressing explain the longer time of an 8-bit message."""
     printed, sent = float(row["printed"]), float(row["model"])
-    others = inputs.FOUR_GPUS.gpus - 1
-    converted = megabytes / 4 * (inputs.COMPRESS_NS + others * inputs.DECOMPRESS_NS)
+    peers = inputs.FOUR_GPUS.gpus - 1
+    converted = megabytes / 4 * (inputs.COMPRESS_NS + peers * inputs.DECOMPRESS_NS)
     return Difference(
         f"{row['row']}, 8-bit: a quarter of the bytes takes {sent:.3f} ms, and the paper prints "
-        f"{row['printed']}. To compress a GPU's own part and to decompress those of the {others} "
+        f"{row['printed']}. To compress a GPU's own part and to decompress those of the {peers} "
         f"others takes {converted:.2f} ms more if nothing overlaps, at {inputs.COMPRESS_NS:g} and "
         f"{inputs.DECOMPRESS_NS:g} ns for a number (section 3.2).",
         sent <= printed <= sent + converted,

@@ -1,9 +1,9 @@
 """Speed-up of training by more devices, with 32-bit and with 8-bit messages.
 
-The model of the 2015 paper's appendix, on its own inputs (`tables`) and on hardware that is
-described or measured (`Hardware`, `calibrate`). The time of a pass is the sum of the convolutional
-part, which is data parallel, of the fully connected part, once for each sub-batch, and of the
-synchronization that no computation hides.
+The model of the 2015 paper's appendix, on its own inputs (`tables`) and on described or measured
+hardware (`Hardware`, `calibrate`). The time of a pass is the sum of the data parallel convolutional
+part, of the fully connected part, once for each sub-batch, and of the synchronization not hidden by
+computation.
 
 >>> net = Job("mine", conv_ms=98, fc_ms=6.5, cover_ms=1.3, features=9216)
 >>> boxes = Hardware("4 boxes", nodes=4, gpus_per_node=2, network=Link(1.2), local=Link(12))

@@ -1,4 +1,4 @@
-"""Checks of descriptions that come from files."""
+"""Checks of descriptions read from files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from qmaps.errors import BadTypeError, BadValueError
 
 
-def number(name: str, value: object, *, least: float = 0.0, above: bool = False) -> float:
+def number(name: str, value: object, *, minimum: float = 0.0, above: bool = False) -> float:
     """`value` as a float, checked to be finite and in range.
 
     Args:
         name: the name of the value in error messages.
         value: an int or float.
-        least: the lower bound.
+        minimum: the lower bound.
         above: whether the bound itself is refused.
 
     Raises:
@@ -25,9 +25,9 @@ def number(name: str, value: object, *, least: float = 0.0, above: bool = False)
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadTypeError(f"{name}={value!r} must be a number")
-    if not math.isfinite(value) or value < least or (above and value == least):
+    if not math.isfinite(value) or value < minimum or (above and value == minimum):
         bound = "above" if above else "of at least"
-        raise BadValueError(f"{name}={value!r} must be a finite number {bound} {least:g}")
+        raise BadValueError(f"{name}={value!r} must be a finite number {bound} {minimum:g}")
     return float(value)
 
 

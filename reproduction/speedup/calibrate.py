@@ -15,7 +15,7 @@ from reproduction.speedup._checks import count
 from reproduction.speedup.hardware import Hardware, Link
 
 SIZES = tuple(4**k * 1000 for k in range(8))
-"""Bytes of the messages that are timed: 1 kB to 16 MB."""
+"""Sizes of the timed messages in bytes: 1 kB to 16 MB."""
 TIMEOUT_S = 120
 
 
@@ -30,18 +30,18 @@ def calibrate(
     """Time quantizing, decoding and messages between two processes here, over gloo.
 
     Args:
-        quantizers: the quantizers that are timed.
-        nodes: nodes of the hardware that is returned; all of its links are the measured one.
-        gpus_per_node: devices per node of that hardware.
-        numbers: how many numbers are quantized and decoded.
-        rounds: how often each measurement is repeated; the median is taken.
+        quantizers: the timed quantizers.
+        nodes: nodes of the returned hardware; all of its links are the measured one.
+        gpus_per_node: devices per node of this hardware.
+        numbers: number of quantized and decoded values.
+        rounds: repetitions of each measurement; the median is taken.
 
     Returns:
         Hardware with one measured link, its latency a table of the measured sizes, and the
-        nanoseconds that coding one number takes.
+        nanoseconds of coding one number.
 
     Raises:
-        BadValueError: the processes failed; the message ends with what they said.
+        BadValueError: the processes failed; the message ends with their output.
     """
     count("numbers", numbers)
     count("rounds", rounds)
@@ -70,7 +70,7 @@ def calibrate(
 
 
 def _run(folder: Path) -> dict[str, list[float]]:
-    """Start both processes, and read what the first one measured."""
+    """Start both processes, and read the measurements of the first one."""
     # As a file: the package would be imported with all papers.
     file = Path(__file__).with_name("transfers.py")
     command = [sys.executable, "-P", str(file), str(folder)]

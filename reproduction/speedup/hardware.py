@@ -1,4 +1,4 @@
-"""The links that messages travel over, and the cost of coding messages."""
+"""Links for messages, and the cost of coding them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Link:
     Attributes:
         gb_per_s: bandwidth, 1e9 bytes a second.
         latency_ms: pairs of a message's size (kB of 1000 bytes) and its latency (ms), sizes
-            ascending. Between them latency is linear in the size, beyond them that of the nearest.
+            ascending. Between them latency is linear in the size; beyond them it is constant.
     """
 
     gb_per_s: float
@@ -38,7 +38,7 @@ class Link:
         object.__setattr__(self, "latency_ms", pairs)
 
     def ms(self, nbytes: float) -> float:
-        """Milliseconds that one message of `nbytes` bytes takes.
+        """Milliseconds for one message of `nbytes` bytes.
 
         >>> Link(6, ((18, 0.5), (144, 1.0))).ms(144_000)
         1.024
@@ -96,12 +96,12 @@ class Hardware:
         open.
 
         Args:
-            numbers: activations that one node (or the device of one node) has to send.
-            q: how they are sent; None for float32.
+            numbers: activations to send from one node (or from the device of one node).
+            q: quantizer of the messages; None for float32.
         """
         nbytes = 4 * numbers if q is None else q.nbytes((numbers,))
-        others = (self.nodes if self.nodes > 1 else self.gpus_per_node) - 1
-        if not others:
+        peers = (self.nodes if self.nodes > 1 else self.gpus_per_node) - 1
+        if not peers:
             return 0.0
         messages = self.gpus_per_node
         if self.nodes > 1:
@@ -109,7 +109,7 @@ class Hardware:
         ms = messages * self.local.ms(nbytes)
         ms += (self.nodes - 1) * self.network.ms(nbytes)
         if q is not None:
-            ns = self.compress_ns.get(q.spec, 0.0) + others * self.decompress_ns.get(q.spec, 0.0)
+            ns = self.compress_ns.get(q.spec, 0.0) + peers * self.decompress_ns.get(q.spec, 0.0)
             ms += numbers * ns / 1e6
         return ms
 

@@ -15,10 +15,10 @@ class Job:
     Attributes:
         name: for tables.
         conv_ms: forward and backward pass of the convolutional part, one device, its own batch.
-        fc_ms: the same of the fully connected part, for one sub-batch. As in the paper it does not
-            depend on how large that is.
-        cover_ms: the product that the next sub-batch's synchronization hides under.
-        features: activations of one sample that go from one part to the other.
+        fc_ms: the same of the fully connected part, for one sub-batch. As in the paper, it does not
+            depend on the size of the sub-batch.
+        cover_ms: the product computed during the next sub-batch's synchronization.
+        features: activations of one sample between the two parts.
         batch: samples of one device.
     """
 

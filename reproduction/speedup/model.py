@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FULL = "32-bit"
-"""The label of messages that are not quantized."""
+"""The label of messages in float32."""
 
 
-def unhidden(single_ms: float, cover_ms: float, others: int) -> float:
+def unhidden(single_ms: float, cover_ms: float, peers: int) -> float:
     """Synchronization time of a full pass that is not hidden by computation.
 
-    A synchronization shorter than `cover_ms` is hidden by the product that runs at the same time,
+    A synchronization shorter than `cover_ms` is hidden by the product computed at the same time,
     in all sub-batches but the first. Of a longer one the difference remains, once for each of the
-    `others`.
+    `peers`.
 
     Args:
         single_ms: synchronization of one sub-batch, in milliseconds.
-        cover_ms: the product that hides it, in milliseconds.
-        others: the number of other nodes, or of other devices of a single node.
+        cover_ms: the hiding product, in milliseconds.
+        peers: the number of other nodes, or of other devices of a single node.
 
     Returns:
         Milliseconds.
@@ -42,7 +42,7 @@ def unhidden(single_ms: float, cover_ms: float, others: int) -> float:
     """
     if single_ms < cover_ms:
         return single_ms
-    return round(others * (single_ms - cover_ms), 12)
+    return round(peers * (single_ms - cover_ms), 12)
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Prediction:
 
     Attributes:
         gpus: devices.
-        sub_batch: samples that go through the fully connected part at a time.
-        passes: how many sub-batches there are.
+        sub_batch: samples in one pass of the fully connected part.
+        passes: number of sub-batches.
         forward_ms: the fully connected part of all of them.
         single_ms: synchronization of one.
-        full_ms: synchronization of the pass that nothing hides.
+        full_ms: unhidden synchronization of the pass.
         total_ms: `forward_ms` and `full_ms`.
         speedup: against one device on the same samples.
     """
@@ -81,8 +81,8 @@ def predict(
     """Time and speed-up of one pass of `job` on all of `hardware`.
 
     Args:
-        job: what is trained.
-        hardware: on what.
+        job: the net.
+        hardware: its hardware.
         sub_batch: samples of a sub-batch.
         q: quantizer of the activations, or its spec; None sends float32.
         single_ms: measured synchronization of one sub-batch, in milliseconds; None computes it by
@@ -119,7 +119,7 @@ def curves(
     """Speed-up over devices, each at its best sub-batch, and over sub-batches on all devices.
 
     Args:
-        job: what is trained.
+        job: the net.
         hardware: the largest hardware; curves begin with one device of it.
         quantizers: quantizers of the activations by label; None sends float32.
         progress: called after each quantizer with the number done, the number of all, and the

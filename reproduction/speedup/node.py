@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Split:
-    """A fully connected layer whose columns are split over devices.
+    """A fully connected layer with its columns split over devices.
 
     Attributes:
         name: for tables.
         baseline_ms: forward, backward, update on one device.
         parallel_ms: the same of one device's columns.
-        sync_ms: synchronization of its activations, by what they are sent in.
+        sync_ms: synchronization of its activations, by kind of message.
     """
 
     name: str
@@ -33,7 +33,7 @@ class NodeJob:
         single_ms: a pass on one device.
         gpus: devices.
         layers: the fully connected ones in their order, at least two.
-        conv_sync_ms: synchronization of the activations that come into them.
+        conv_sync_ms: synchronization of the first layer's input activations.
     """
 
     single_ms: float
@@ -52,14 +52,14 @@ class NodeJob:
         return sum(sum(layer.parallel_ms) for layer in self.layers)
 
     def penalty_ms(self, kind: str) -> float:
-        """Synchronization that stands out of a full pass of all sub-batches.
+        """Unhidden synchronization of a full pass of all sub-batches.
 
         The first activations of the convolutional part and its last errors hide under nothing. Of
-        every sub-batch the first layer's activations hide under the second layer's product, and
-        those of the last one, there and back, under its own.
+        every sub-batch, the first layer's activations hide under the second layer's product, and
+        the last layer's activations and errors under its own.
 
         Args:
-            kind: what is sent, a key of the layers' `sync_ms`.
+            kind: kind of message, a key of the layers' `sync_ms`.
         """
         first, second, last = self.layers[0], self.layers[1], self.layers[-1]
         after_first = max(0.0, first.sync_ms[kind] - second.parallel_ms[0])

@@ -35,7 +35,7 @@ class Row:
             where a quarter would be due.
         latency_ms: of a message (Table 5).
         single: synchronization of one pass, ms (Table 6), an input of the model.
-        full: that of the full pass (Table 6).
+        full: synchronization of the full pass (Table 6).
         total: with the forward passes (Table 6).
         nervana: speed-up with one kind of kernels (Tables 1 and 7).
         convnet2: with the other (Table 7).
@@ -94,7 +94,7 @@ FOUR_GPUS = NodeJob(
 FOUR_GPUS_PRINTED = {"32-bit": "3.53", "8-bit": "3.67"}
 """Table 1."""
 KRIZHEVSKY = "3.66"
-"""What Krizhevsky (2014) measured with convnet2's kernels on four GPUs (appendix A.1.3)."""
+"""Speed-up of Krizhevsky (2014) with convnet2's kernels on four GPUs (appendix A.1.3)."""
 
 TRANSFERS = (
     ("conv 11x11, stride 4, 3-64", 0.045, 8, "0.05", ""),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 KINDS = (FULL, "8-bit")
 LIMIT = 0.02
-"""How far the model may be off a printed number, unless by less than half its last digit."""
+"""Tolerance of the model; numbers off by less than half the last printed digit agree too."""
 
 Line = tuple[str, str, str, str, str, float]
 
@@ -31,9 +31,9 @@ def agrees(printed: str, model: float) -> bool:
 
 
 def tables() -> pd.DataFrame:
-    """Every number of Tables 1, 3, 4, 6 and 7 that follows from others.
+    """All computed numbers of Tables 1, 3, 4, 6 and 7.
 
-    Table 6's full passes, and Tables 1 and 7, are made from the single passes that Table 6 prints.
+    Table 6's full passes, and Tables 1 and 7, are made from the printed single passes of Table 6.
     "6 from 5" makes those, too, from Table 5's sizes and latencies (`Hardware.message_ms`), with
     the latencies of `paper.READ_LATENCY_MS`.
 
@@ -80,15 +80,15 @@ def _cluster() -> Iterator[Line]:
         name = f"96 GPUs, {row.sub_batch}"
         for kind, number in zip(KINDS, range(2), strict=True):
             single = float(row.single[number])
-            found, other = (
+            alexnet, convnet2 = (
                 predict(job, paper.HARDWARE, row.sub_batch, single_ms=single)
                 for job in (paper.ALEXNET, paper.CONVNET2)
             )
-            yield "1", name, "speed-up", kind, row.nervana[number], found.speedup
-            yield "6", name, "full pass, ms", kind, row.full[number], found.full_ms
-            yield "6", name, "total, ms", kind, row.total[number], found.total_ms
-            yield "7", name, "speed-up, NervanaGPU", kind, row.nervana[number], found.speedup
-            yield "7", name, "speed-up, convnet2", kind, row.convnet2[number], other.speedup
+            yield "1", name, "speed-up", kind, row.nervana[number], alexnet.speedup
+            yield "6", name, "full pass, ms", kind, row.full[number], alexnet.full_ms
+            yield "6", name, "total, ms", kind, row.total[number], alexnet.total_ms
+            yield "7", name, "speed-up, NervanaGPU", kind, row.nervana[number], alexnet.speedup
+            yield "7", name, "speed-up, convnet2", kind, row.convnet2[number], convnet2.speedup
 
 
 def _single_passes() -> Iterator[Line]:

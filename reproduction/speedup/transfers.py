@@ -1,4 +1,4 @@
-"""One of two processes that measure transfers, started by `calibrate`."""
+"""One of two processes to measure transfers, started by `calibrate`."""
 
 from __future__ import annotations
 

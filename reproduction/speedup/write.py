@@ -50,7 +50,7 @@ def write(
 
     Args:
         out: the folder, created if need be.
-        command: the command line that is shown in the tables' file.
+        command: the command line for the tables' file.
         table: the frame of `reproduction.speedup.tables`.
         curves: the frame of `reproduction.speedup.curves`.
         hardware: the hardware of the curves.
@@ -99,7 +99,7 @@ Off by more than 2 % and by more than half a unit of the last digit stands in bo
 
 
 SIZES_KB = (1, 16, 256, 4096)
-"""Messages whose times a page shows."""
+"""Messages with times on a page."""
 
 
 def markdown(table: pd.DataFrame, hardware: Hardware, command: str) -> str:
@@ -107,8 +107,8 @@ def markdown(table: pd.DataFrame, hardware: Hardware, command: str) -> str:
 
     Args:
         table: the frame of `reproduction.speedup.tables`.
-        hardware: the hardware of the curves, which the page describes.
-        command: the command line that is shown at the top.
+        hardware: the hardware of the curves.
+        command: the command line at the top.
     """
     lines = ["# The speed-up model beside the paper", "", f"`{command}`", "", NOTES]
     lines += [*_about(hardware), ""]

@@ -1,4 +1,4 @@
-"""Workloads that the papers' pages and benchmarks train, beside those of the laboratory.
+"""Workloads of the papers' pages and of benchmarks, in addition to those of the laboratory.
 
 >>> get("docstring-lm").steps
 200
@@ -14,7 +14,7 @@ from reproduction.workloads.docstring_lm import DocstringLM
 from reproduction.workloads.minilm import MiniLM
 
 OWN: dict[str, type[Workload]] = {work.name: work for work in (DocstringLM, MiniLM)}
-"""Workloads that the laboratory does not have."""
+"""Workloads outside the laboratory."""
 
 
 def names() -> list[str]:
@@ -23,11 +23,11 @@ def names() -> list[str]:
 
 
 def get(name: str, **options: Any) -> Workload:
-    """The workload of that name.
+    """The workload of this name.
 
     Args:
         name: one of `names`.
-        **options: fields of the workload that get other values than their defaults.
+        **options: fields of the workload with other values than their defaults.
 
     Raises:
         BadValueError: there is no such workload.

@@ -63,8 +63,8 @@ class Block(nn.Module):
 
         Args:
             x: hidden states of shape (batch, length, width).
-            seen: bool tensor that broadcasts to the attention scores, of shape (batch, heads,
-                length, length); True where a token may be attended to.
+            seen: bool tensor, broadcast to the attention scores, of shape (batch, heads, length,
+                length); True where a token may be attended to.
 
         Returns:
             Hidden states of the same shape.
@@ -82,7 +82,7 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Encoder that maps sentences to vectors of length 1.
+    """Encoder of sentences into vectors of length 1.
 
     Source: Devlin et al. (2019), "BERT"; means over tokens after Reimers and Gurevych (2019),
     "Sentence-BERT".
@@ -133,7 +133,7 @@ NAMES = {
     "output.dense.": "down.",
     "output.LayerNorm.": "norm2.",
 }
-"""Parts of the names under which BERT's weights are published, and what they are called here."""
+"""Parts of the published names of BERT's weights, and our names."""
 
 
 def from_published(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -142,7 +142,7 @@ def from_published(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     for name, value in weights.items():
         if name.startswith("pooler.") or name.endswith("position_ids"):
             continue
-        for published, here in NAMES.items():
-            name = name.replace(published, here)
+        for published, ours in NAMES.items():
+            name = name.replace(published, ours)
         renamed[name] = value
     return renamed

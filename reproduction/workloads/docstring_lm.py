@@ -1,4 +1,4 @@
-"""Fine-tuning a small language model, which was trained on source code, on prose."""
+"""Fine-tuning a small language model of source code on prose."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def prose() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Docstrings to train on and docstrings held out, each joined by line breaks, as bytes."""
     pairs = docstrings.load()
     train, validation = (
-        np.frombuffer("\n".join(about for _, about in part).encode(), np.uint8)
+        np.frombuffer("\n".join(text for _, text in part).encode(), np.uint8)
         for part in (pairs.train, pairs.validation)
     )
     return train, validation
@@ -57,12 +57,12 @@ def prose() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 
 @dataclass(frozen=True)
 class DocstringLM(StdlibLM):
-    """A tiny `GPT`, trained on source code in 32 bits, that goes on with docstrings.
+    """A tiny `GPT`, trained on source code in 32 bits and fine-tuned on docstrings.
 
-    Quantizers are compared on what follows the pretraining. The weights at its start are the same
-    for every seed; the seed decides the batches alone. As a pretrained model's path hardly
-    depends on small differences, differences between quantizers show much better than in
-    training from random weights.
+    Quantizers are compared on the fine-tuning. Its initial weights are the same for every seed; the
+    seed decides the batches alone. As the path of a pretrained model hardly depends on small
+    differences, differences between quantizers are much clearer than in training from random
+    weights.
     """
 
     name: ClassVar[str] = "docstring-lm"

@@ -1,4 +1,4 @@
-"""Functions of the Python standard library beside what their docstrings say."""
+"""Functions of the Python standard library beside their docstrings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qmaps.lab.workloads.corpus import files, is_validation
 WORDS = 4
 """A docstring's first paragraph with fewer says too little."""
 LEAST = 200
-"""Pairs that each split needs at least; a full library has some thousands."""
+"""Smallest number of pairs of a split; a full library has some thousands."""
 
 Pair = tuple[str, str]
 
@@ -37,8 +37,8 @@ class Pairs:
 def pairs_of(source: str, module: str) -> Iterator[Pair]:
     """Yield each function's signature, such as ``shutil.move(src, dst)``, and its docstring.
 
-    Of the docstring the first paragraph is taken, where it has at least four words. Nothing is
-    yielded for source that this Python cannot parse.
+    Only the first paragraph of the docstring is used, if it has at least four words. Source with
+    syntax unknown to this Python yields nothing.
 
     Args:
         source: source of the module.
@@ -53,10 +53,10 @@ def pairs_of(source: str, module: str) -> Iterator[Pair]:
     for node in ast.walk(tree):
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
-        about = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
-        if len(about.split()) >= WORDS:
+        text = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
+        if len(text.split()) >= WORDS:
             arguments = [a.arg for a in node.args.args if a.arg not in ("self", "cls")]
-            yield f"{module}.{node.name}({', '.join(arguments)})", about
+            yield f"{module}.{node.name}({', '.join(arguments)})", text
 
 
 @functools.lru_cache(maxsize=1)
@@ -68,13 +68,13 @@ def load() -> Pairs:
     """
     root = Path(sysconfig.get_path("stdlib"))
     parts: dict[bool, list[Pair]] = {False: [], True: []}
-    known: set[str] = set()
+    seen: set[str] = set()
     for name, path in files(root).items():
         module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        for signature, about in pairs_of(path.read_text("utf-8", errors="replace"), module):
-            if about not in known:
-                known.add(about)
-                parts[is_validation(name)].append((signature, about))
+        for signature, text in pairs_of(path.read_text("utf-8", errors="replace"), module):
+            if text not in seen:
+                seen.add(text)
+                parts[is_validation(name)].append((signature, text))
     if min(map(len, parts.values())) < LEAST:
         raise BadValueError(
             f"the standard library in {str(root)!r} has docstrings of "

@@ -1,4 +1,4 @@
-"""Fine-tuning a pretrained sentence encoder, whose weights come inside a Python package."""
+"""Fine-tuning a pretrained sentence encoder, with weights from a Python package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reproduction.workloads import docstrings
 from reproduction.workloads.bert import BertShape, Encoder, from_published
 
 SCALE = 20.0
-"""By which cosines are multiplied to be logits, as in the model's own training."""
+"""Factor from cosines to logits, as in the model's own training."""
 
 VALIDATION_SEED = 2**32
 
@@ -85,14 +85,14 @@ def tokens(longest: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 class MiniLM(Workload):
     """all-MiniLM-L6-v2, 22.6 million pretrained parameters, trained to match docstrings.
 
-    A batch holds signatures of functions and their docstrings, from the Python that runs it. For
-    each signature the loss is the cross-entropy of its own docstring among all of the batch.
-    The weights are the published ones for every seed; the seed decides the batches alone.
+    A batch has signatures of functions and their docstrings, from the running Python. For each
+    signature the loss is the cross-entropy of its own docstring among all of the batch. The weights
+    are the published ones for every seed; the seed decides the batches alone.
 
     Attributes:
         batch_size: pairs per step.
-        longest: number of tokens that a text is cut or padded to.
-        validation_batches: fixed batches, of 64 held-out pairs, that `validate` averages.
+        longest: number of tokens of a text, after cutting or padding.
+        validation_batches: number of fixed batches of 64 held-out pairs for `validate`.
 
     Source: Wang et al. (2020), "MiniLM"; Reimers and Gurevych (2019), "Sentence-BERT"; the loss
     after Henderson et al. (2017), "Efficient natural language response suggestion".
@@ -115,7 +115,7 @@ class MiniLM(Workload):
         integer("validation_batches", self.validation_batches, 1)
 
     def missing(self) -> str:
-        """The package of the weights or that of the tokenizer, where one is not installed."""
+        """Message on a missing package of the weights or the tokenizer; empty without one."""
         try:
             tokenizer()
         except BadValueError as error:
@@ -144,9 +144,9 @@ class MiniLM(Workload):
         """``loss`` in nats per pair, and ``accuracy``: how often the own docstring is nearest."""
         losses, right = [], []
         for logits in self._validation(model):
-            own = torch.arange(len(logits))
-            losses.append(float(F.cross_entropy(logits, own)))
-            right.append(float((logits.argmax(dim=1) == own).double().mean()))
+            targets = torch.arange(len(logits))
+            losses.append(float(F.cross_entropy(logits, targets)))
+            right.append(float((logits.argmax(dim=1) == targets).double().mean()))
         return {"loss": sum(losses) / len(losses), "accuracy": sum(right) / len(right)}
 
     def data_digest(self) -> str:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
-def test_contenders_take_turns_and_warm_ups_are_not_counted() -> None:
+def test_methods_take_turns_and_warm_ups_are_not_counted() -> None:
     order: list[str] = []
     refreshed: list[int] = []
     works = {name: (lambda name=name: order.append(name)) for name in "abc"}
@@ -34,12 +34,12 @@ def test_contenders_take_turns_and_warm_ups_are_not_counted() -> None:
     assert failed == {}
 
 
-def test_a_slow_contender_takes_fewer_rounds_but_two_at_least() -> None:
+def test_a_slow_method_takes_fewer_rounds_but_two_at_least() -> None:
     seconds, _ = interleaved({"a": lambda: None}, rounds=5, budget=0.0)
     assert len(seconds["a"]) == 2
 
 
-def test_a_contender_that_fails_does_not_stop_the_others() -> None:
+def test_a_method_that_fails_does_not_stop_the_others() -> None:
     def fails() -> None:
         raise ValueError("no such kernel")
 

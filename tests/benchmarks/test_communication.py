@@ -14,17 +14,17 @@ from qmaps.errors import BadValueError
 pytestmark = pytest.mark.slow
 
 
-def test_every_contender_is_measured(tmp_path: Path) -> None:
+def test_every_method_is_measured(tmp_path: Path) -> None:
     given = ["--rounds", "1", "--width", "64", "--out", str(tmp_path)]
     assert communication.main(given) == 0
     found = json.loads((tmp_path / "communication.json").read_text())
-    assert set(found["seconds"]) == {*communication.BITS, *communication.CONTENDERS}
+    assert set(found["seconds"]) == {*communication.BITS, *communication.METHODS}
     ratios = {name: each["ratio"] for name, each in found["traffic"].items()}
     names = ("plain DDP", "DDP's float16 hook", "B2048/tree@8s", "B2048/DE@4s")
     assert [ratios[name] for name in names[:2]] == [1, 2]
     assert sorted(names, key=ratios.__getitem__) == list(names)
     page = (tmp_path / "communication.md").read_text()
-    assert page.count("\n| ") == 4 + len(communication.CONTENDERS)
+    assert page.count("\n| ") == 4 + len(communication.METHODS)
     assert "| plain DDP |" in page
 
 

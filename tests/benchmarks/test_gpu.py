@@ -159,7 +159,7 @@ def test_what_there_is_no_time_for_is_named() -> None:
     assert found["checks"][0]["wrong"] == ["not measured: out of time"]
     # Checks may not take all of it.
     plenty = run({"a check": check, "case a case": doing()}, minutes=60.0)
-    assert plenty.row("a check", 1, within=1e-6) == {"error": "not measured: out of time"}
+    assert plenty.row("a check", 1, share=1e-6) == {"error": "not measured: out of time"}
     assert "error" not in plenty.row("case a case", 1)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import long
-from benchmarks.long_run import JUDGE, WORKLOAD
+from benchmarks.long_run import TASK, WORKLOAD
 from benchmarks.trials import FULL
 from qmaps.algebra.pair import Pair
 from qmaps.lab.workloads import Workload
@@ -56,7 +56,7 @@ def test_the_control_begins_from_other_last_bits() -> None:
     exact, nudged = (work.build() for _ in range(2))
     nudged.load_state_dict(exact.state_dict())
     made = [
-        long.Run(JUDGE, work, quantizer, 0).optimizer(model, work)
+        long.Run(TASK, work, quantizer, 0).optimizer(model, work)
         for quantizer, model in ((FULL, exact), (long.CONTROL, nudged))
     ]
     assert type(made[0]) is type(made[1]) is torch.optim.AdamW

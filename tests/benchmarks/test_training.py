@@ -28,8 +28,8 @@ def test_rows() -> None:
 
 
 def test_steps_and_memory_of_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = {name: training.CONTENDERS[name] for name in (FUSED, "qmaps 4 bits")}
-    monkeypatch.setattr(training, "CONTENDERS", chosen)
+    chosen = {name: training.METHODS[name] for name in (FUSED, "qmaps 4 bits")}
+    monkeypatch.setattr(training, "METHODS", chosen)
     assert training.main(["digits", "--rounds", "2", "--out", str(tmp_path)]) == 0
     results = json.loads((tmp_path / "training.json").read_text())
     found = results["workloads"]["digits"]
@@ -61,7 +61,7 @@ def test_who_cannot_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_) -> None:
         raise UnavailableError("not installed")
 
-    monkeypatch.setattr(training, "CONTENDERS", {"peer": missing})
+    monkeypatch.setattr(training, "METHODS", {"peer": missing})
     found = training.measure("digits", 1)
     assert found["skipped"] == {"peer": "not installed"}
     assert rows(found) == []

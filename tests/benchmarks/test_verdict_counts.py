@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import long, long_prediction, verdict_counts
-from benchmarks.blind.judges import JUDGES as BLIND
-from benchmarks.blind.judges import SEEN
+from benchmarks.blind.models import MODELS, SEEN
 from qmaps.analyze.recommend import verdict
 
 pytestmark = pytest.mark.slow
@@ -30,7 +29,7 @@ def test_what_recommend_says_of_trained_pairs() -> None:
 def test_the_lengths_of_the_trainings_that_recommend_names() -> None:
     trials = pd.read_csv(verdict_counts.REPORTS / "prediction" / "trials.csv")
     steps = {*trials[trials["part"].isin(verdict_counts.PARTS)]["steps"]}
-    steps |= {model.steps for name, model in BLIND.items() if name not in SEEN}
+    steps |= {model.steps for name, model in MODELS.items() if name not in SEEN}
     assert f"{min(steps)} to {max(steps)} steps" == verdict.STEPS
 
 

@@ -44,7 +44,7 @@ def changed(frame: pd.DataFrame, quantizer: str, column: str, value: float) -> p
 
 @pytest.fixture(scope="module")
 def precision(tmp_path_factory: pytest.TempPathFactory) -> Frames:
-    context = Context(tmp_path_factory.mktemp("runs"), own=[adam_states(0)])
+    context = Context(tmp_path_factory.mktemp("runs"), user_states=[adam_states(0)])
     return quantization_precision.build(context)
 
 
@@ -82,7 +82,7 @@ def test_precision_can_fail(precision: Frames) -> None:
 
 
 def training(log: float, linear: float, eight_bit: float) -> Frames:
-    runs = [BASE, *log_space_quantization.CONTENDERS.values()]
+    runs = [BASE, *log_space_quantization.METHODS.values()]
     return {
         "losses": pd.DataFrame(
             {"run": run.label, "seeds": 3, "mean": loss, "difference": loss - 2.0,
@@ -108,7 +108,7 @@ def test_training_can_fail() -> None:
 
 
 def test_what_diverges_does_not_hide_the_others() -> None:
-    labels = [run.label for run in log_space_quantization.CONTENDERS.values()]
+    labels = [run.label for run in log_space_quantization.METHODS.values()]
     curves = pd.DataFrame({"run": [BASE.label, *labels]})
     shown = log_space_quantization.shown(curves)["run"].tolist()
     assert shown == [BASE.label, "log space", "dynamic"]

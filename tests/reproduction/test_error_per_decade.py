@@ -61,8 +61,8 @@ def by_hand(spec: str, size: int | None, decades: int) -> list[dict[str, float]]
 
 @pytest.mark.parametrize("size", [64, 16, None])
 def test_every_number_by_hand(size: int | None) -> None:
-    within = PerTensor() if size is None else BlockWise(size)
-    frame = analyses.error_per_decade(tensors(), SPECS, within=within, decades=6, eps=EPS)
+    normalizer = PerTensor() if size is None else BlockWise(size)
+    frame = analyses.error_per_decade(tensors(), SPECS, normalizer=normalizer, decades=6, eps=EPS)
     assert frame["quantizer"].tolist() == [spec for spec in SPECS for _ in range(6)]
     assert frame["decade"].tolist() == 3 * list(range(6))
     for spec, rows in frame.groupby("quantizer"):
@@ -90,8 +90,8 @@ def test_bad_input() -> None:
         (({}, {}), "tensors must hold at least one value above 0"),
         ((v, {"decades": 0}), "decades=0 must be at least 1"),
         (
-            (v, {"within": qmaps.quantizer("logB256/log2@8u").normalizer}),
-            "within=logB256 works on logarithms and has no scales; use a normalizer that divides",
+            (v, {"normalizer": qmaps.quantizer("logB256/log2@8u").normalizer}),
+            "normalizer=logB256 works on logarithms and has no scales; use one that divides",
         ),
     ):
         values, options = given

@@ -37,10 +37,10 @@ def states(*, with_layers: bool) -> CapturedStates:
 
 
 def test_rows_of_words_that_never_came_are_no_pattern(tmp_path: Path) -> None:
-    frames = figure_1.build(Context(tmp_path, own=[states(with_layers=True)]))
+    frames = figure_1.build(Context(tmp_path, user_states=[states(with_layers=True)]))
     assert frames["lines"]["tensor"].tolist() == ["up", "down"]
     assert frames["patterns"]["tensor"].unique().tolist() == ["rows: up", "columns: down"]
     assert frames["errors"]["tensor"].unique().tolist() == ["words", "up", "down"]
     # Where nothing else is there, it is shown all the same.
-    alone = figure_1.build(Context(tmp_path, own=[states(with_layers=False)]))
+    alone = figure_1.build(Context(tmp_path, user_states=[states(with_layers=False)]))
     assert alone["lines"]["tensor"].tolist() == ["words"]

@@ -198,15 +198,15 @@ def test_table_6_has_the_rows_that_other_models_have() -> None:
     by_judge = numbers.groupby("proxy", sort=False)["verdict"].agg(list)
     assert by_judge["validation loss, minilm"] == ["cannot tell"] * 3
     assert by_judge["validation loss, digits"] == ["cannot tell"] * 2
-    judges = frames["judges"]
-    worse = judges.assign(difference=-judges["difference"], high=-judges["low"])
+    by_task = frames["judges"]
+    worse = by_task.assign(difference=-by_task["difference"], high=-by_task["low"])
     crossed = table_6.find({**frames, "judges": worse}).numbers
     assert crossed is not None
     of_encoder = crossed[crossed["proxy"] == "validation loss, minilm"]["verdict"]
     assert of_encoder.tolist() == ["differs", "cannot tell", "differs"]
 
 
-def test_a_judge_that_cannot_tell_is_not_compared() -> None:
+def test_a_task_that_cannot_tell_is_not_compared() -> None:
     def holds(low: float, high: float) -> list[object]:
         row = {"judge": "w", "quantizer": "q", "base": 1.0, "seeds": 8,
                "difference": (low + high) / 2, "low": low, "high": high}  # fmt: skip
@@ -221,12 +221,12 @@ def test_a_judge_that_cannot_tell_is_not_compared() -> None:
 
 
 def test_the_margin_is_not_wider_than_what_counts_as_a_loss_elsewhere() -> None:
-    judges = committed.judges(Context(Path(), reports=REPORTS))
-    of = judges[judges["quantizer"] == figure_4.PAIR].set_index("judge")
+    by_task = committed.by_task(Context(Path(), reports=REPORTS))
+    of = by_task[by_task["quantizer"] == figure_4.PAIR].set_index("judge")
     assert of["difference"]["minilm"] > committed.margin(of["base"]["minilm"])
     assert committed.margin(0.03) == pytest.approx(0.0006)  # 2 % of a small loss
     (statement,) = [
-        each for each in committed.alike(judges, figure_4.PAIR, "4 bits") if "minilm" in each.text
+        each for each in committed.alike(by_task, figure_4.PAIR, "4 bits") if "minilm" in each.text
     ]
     assert statement.verdict is Verdict.UNDECIDED
 

@@ -231,5 +231,5 @@ def test_adafactor_has_a_row_where_the_paper_has() -> None:
     adafactor = of[of["what"] == "Adafactor"]
     assert adafactor["ours"].notna().all()
     assert set(adafactor["quantity"]) == {
-        name for name, task in eight_bit_table_1.TASKS.items() if task.judge != "digits"
+        name for name, task in eight_bit_table_1.TASKS.items() if task.workload != "digits"
     }

@@ -39,7 +39,7 @@ EIGHT_BITS, FOUR_BITS = "8bit, float32", "4bit, float32"
 """Presets and dtypes in `benchmarks.gpu.predictions`."""
 BILLION, QUARTER = 10**9, 1 << 28
 MANY = sum(math.prod(shape) for shape in many(1.0))
-# Parameter, gradient and where it is taken from; moments of all contenders; what foreach and
+# Parameter, gradient and where it is taken from; moments of all methods; what foreach and
 # compiled peers need meanwhile; a reference's temporaries for one tensor of four.
 NEEDED = 64
 
@@ -72,7 +72,7 @@ def steps(
 def other(
     work: Callable[[list[Tensor]], Setup], dtype: torch.dtype
 ) -> Callable[[torch.device, int], Setup]:
-    """A work that the CPU's cases have as well."""
+    """A work from the CPU's cases."""
 
     def make(device: torch.device, elements: int) -> Setup:
         return work(parameters(four(elements), dtype, device))
@@ -81,10 +81,10 @@ def other(
 
 
 class Recorded:
-    """Replays of a step that a CUDA graph holds.
+    """Replays of a step recorded in a CUDA graph.
 
     Attributes:
-        form: says so in the notes.
+        form: text for the notes.
 
     Raises:
         UnavailableError: there is no device.
@@ -145,7 +145,7 @@ def low_precision(params: list[Tensor]) -> Setup:
     """The CPU's work on bfloat16 parameters, and FlashOptim with 24 bits of each parameter."""
     setup = bfloat16.beside(params)
     peer = {FLASHOPTIM: lambda: _flashoptim(params, 24)}
-    return replace(setup, contenders={**setup.contenders, **peer})
+    return replace(setup, methods={**setup.methods, **peer})
 
 
 def smaller(name: str, pair: Pair, predicted: str, peers: dict[str, Prepare]) -> list[GpuCase]:

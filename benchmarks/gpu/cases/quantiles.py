@@ -43,10 +43,10 @@ def of(
 
     def make(device: torch.device, elements: int) -> Setup:
         x = normal((elements,), device=device)
-        contenders: dict[str, Callable[[], Work]] = {OURS: lambda: lambda: ours(x, NUM)}
+        methods: dict[str, Callable[[], Work]] = {OURS: lambda: lambda: ours(x, NUM)}
         for name, prepare in peers.items():
-            contenders[name] = lambda prepare=prepare: prepare(x)
-        return Setup(contenders, elements=elements, nbytes={OURS: 4.0})
+            methods[name] = lambda prepare=prepare: prepare(x)
+        return Setup(methods, elements=elements, nbytes={OURS: 4.0})
 
     return make
 

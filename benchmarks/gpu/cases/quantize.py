@@ -1,4 +1,4 @@
-"""Quantizing and dequantizing on a device, into storage that is there."""
+"""Quantizing and dequantizing on a device, into existing storage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTE = (
 
 
 def on(work: Callable[[Tensor, str], Setup], spec: str) -> Callable[[torch.device, int], Setup]:
-    """A work of `spec` on normal numbers that lie on the device."""
+    """A work of `spec` on normal numbers on the device."""
     return lambda device, elements: work(normal((elements,), device=device), spec)
 
 

@@ -7,17 +7,17 @@ import math
 import pandas as pd
 import pytest
 
-from benchmarks import judges
+from benchmarks import tasks
 from benchmarks.trials import FULL
 from qmaps.errors import BadValueError
-from reproduction.judges import JUDGES, judge
+from reproduction.tasks import TASKS, task
 
 pytestmark = pytest.mark.slow
 
 
 def rows(differences: dict[str, list[float]]) -> pd.DataFrame:
     """Rows on ``lm-tiny``: 32 bits at three rates, others at its own."""
-    own = JUDGES["lm-tiny"].lr
+    own = TASKS["lm-tiny"].lr
     found = [(FULL, own * factor, seed, 2.0 + abs(factor - 1) + 0.1 * seed)
              for factor in (0.5, 1, 2) for seed in range(3)]  # fmt: skip
     found += [(q, own, seed, 2.0 + 0.1 * seed + d)
@@ -31,28 +31,28 @@ def other_lengths() -> pd.DataFrame:
     found = [(round(300 * length), seed, 2.0 + 0.1 * seed - 0.5 * math.log(length))
              for length in (0.7, 1.4) for seed in range(3)]  # fmt: skip
     frame = pd.DataFrame(found, columns=["steps", "seed", "loss"])
-    return frame.assign(judge="lm-tiny", quantizer=FULL, lr=JUDGES["lm-tiny"].lr)
+    return frame.assign(judge="lm-tiny", quantizer=FULL, lr=TASKS["lm-tiny"].lr)
 
 
 def test_differences_in_steps() -> None:
     few = {"more": [0.25, 0.25, 0.25], "two seeds": [0.005, 0.005]}
-    table = judges.slower(rows(few), other_lengths()).set_index("quantizer")
+    table = tasks.slower(rows(few), other_lengths()).set_index("quantizer")
     assert table.loc["more", "steps"] == pytest.approx(math.exp(0.25 / 0.5) - 1)
     assert table["outcome"].to_dict() == {"more": "worse", "two seeds": "equivalent"}
     assert table["seeds"].to_dict() == {"more": 3, "two seeds": 2}
 
 
-def test_an_unknown_judge() -> None:
-    with pytest.raises(BadValueError, match=r"judge='lm-tny' is unknown; allowed are digits, lm-"):
-        judge("lm-tny")
+def test_an_unknown_task() -> None:
+    with pytest.raises(BadValueError, match=r"task='lm-tny' is unknown; allowed are digits, lm-"):
+        task("lm-tny")
 
 
-@pytest.mark.parametrize("name", JUDGES)
+@pytest.mark.parametrize("name", TASKS)
 def test_a_rate_is_the_best_of_the_committed_sweep_and_inside_it(name: str) -> None:
-    frame = pd.read_csv(judges.JUDGED)
+    frame = pd.read_csv(tasks.RUNS)
     full = frame[(frame["quantizer"] == FULL) & (frame["judge"] == name)]
     means = (
         full[full["seed"] < full.groupby("lr")["seed"].nunique().min()].groupby("lr")["loss"].mean()
     )
-    assert means.idxmin() == pytest.approx(JUDGES[name].lr)
-    assert means.index.min() < JUDGES[name].lr < means.index.max()
+    assert means.idxmin() == pytest.approx(TASKS[name].lr)
+    assert means.index.min() < TASKS[name].lr < means.index.max()

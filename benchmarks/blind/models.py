@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Model:
-    """A model that was trained.
+    """A trained model.
 
     Attributes:
         steps: number of steps of its trainings.
@@ -17,8 +17,8 @@ class Model:
 
 
 SEEN = ("docstring-lm", "lm-tiny", "stdlib-lm", "digits", "minilm")
-"""Models on which thresholds were chosen: only the presets were trained."""
-JUDGES = {name: Model(120) for name in ("microbiome", "pitch", "lora", "voice")} | {
+"""Models used to choose the thresholds; only the presets were trained on them."""
+MODELS = {name: Model(120) for name in ("microbiome", "pitch", "lora", "voice")} | {
     name: Model(200 if name in ("docstring-lm", "minilm") else 2000) for name in SEEN
 }
 """Models by name."""
