@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from benchmarks.blind.equivalence import WITHIN, of_known_slope, percent
 from benchmarks.blind.models import MODELS
@@ -28,6 +29,8 @@ from qmaps.storage.files import records
 REPORTS = ROOT / "reports"
 KEEPS_UP, CANNOT_TELL, SLOWER = "keeps up", "cannot tell", "slower"
 BEST = "the best rate"
+LEVEL = 0.05
+"""Level of the one-sided test of failures."""
 TRAININGS = {
     "net for tables": {"teacher": {0.0015: "a quarter of the best rate", 0.006: BEST}},
     "sparse embeddings": {"ratings": {0.01: "half the best rate", 0.02: BEST}},
@@ -55,7 +58,7 @@ def word(result: Ended | None, preset: str) -> str:
     """The word for a preset of now in a long training."""
     if result is None or NEW[preset] not in result.losses or len(result.losses) < 2:
         return CANNOT_TELL
-    if result.failed(NEW[preset]) > result.failed(FULL):
+    if _fails_more(result, preset):
         return SLOWER
     by = result.slower(NEW[preset])
     if not result.fall > 0:  # NaN where it is not known
@@ -63,6 +66,15 @@ def word(result: Ended | None, preset: str) -> str:
     if by["most"] < MARGINS[preset]:
         return KEEPS_UP
     return SLOWER if by["low"] > MARGINS[preset] else CANNOT_TELL
+
+
+def _fails_more(result: Ended, preset: str) -> bool:
+    """Return True if more runs failed than in 32 bits, by Fisher's exact test at `LEVEL`."""
+    counts = []
+    for quantizer in (NEW[preset], FULL):
+        failed = result.failed(quantizer)
+        counts.append((failed, int(result.losses[quantizer].count()) - failed))
+    return bool(stats.fisher_exact(counts, alternative="greater").pvalue < LEVEL)
 
 
 @dataclass(frozen=True)

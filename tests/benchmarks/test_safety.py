@@ -32,7 +32,9 @@ def ended(apart: Sequence[float], preset: str = "8bit", fall: float = 0.5) -> En
         ((0.04, 0.041, 0.042), "8bit", "slower"),
         ((0.04, 0.041, 0.042), "3bit", "keeps up"),  # 9 % of steps
         ((0.0, 0.05, -0.05), "4bit", "cannot tell"),
-        ((0.0, 0.0, 0.2), "8bit", "slower"),  # the last has failed
+        ((0.0, 0.0, 0.2), "8bit", "cannot tell"),  # the last has failed
+        ((*[0.0] * 18, *[0.2] * 6), "8bit", "slower"),  # six have failed
+        ((*[0.0] * 100, 0.2), "8bit", "keeps up"),  # one more has failed than in 32 bits
         ((0.001,), "8bit", "cannot tell"),
         ((0.2,), "8bit", "cannot tell"),
     ],
