@@ -81,6 +81,8 @@ def measure(cases: Sequence[Measured], options: Options) -> dict[str, Any]:
         print(f"{number}/{len(cases)} {_brief(records[0])} ({took:.1f} s)", flush=True)
     # Once more: other programs may have been at work at the beginning.
     after = bandwidth(options.rounds, options.scale), arithmetic(options.rounds)
+    kernels: dict[str, Any]
+    per_second: dict[str, Any]
     kernels, per_second = (
         {name: None if rate is None else max(rate, again[name]) for name, rate in first.items()}
         for first, again in zip(before, after, strict=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import qmaps
 from qmaps.maps import Codebook
+from qmaps.normalize.block import BlockWise
 
 Shapes = list[tuple[int, ...]]
 
@@ -39,6 +40,13 @@ def random_codebooks() -> list[Codebook]:
 def quantizer(spec: str) -> qmaps.Quantizer:
     """Quantizer of `spec`; names of `random_codebooks` are allowed as maps."""
     return qmaps.quantizer(spec, codebooks=random_codebooks())
+
+
+def block_size(quantizer: qmaps.Quantizer) -> int:
+    """Number of elements of a block."""
+    normalizer = quantizer.normalizer
+    assert isinstance(normalizer, BlockWise)
+    return int(normalizer.size)
 
 
 def parameters(

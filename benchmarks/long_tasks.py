@@ -174,8 +174,8 @@ class Ratings(Regression):
 
     def predicted(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """The rating of each pair."""
-        users, items, layer = model  # type: ignore[misc]
-        return layer(users(inputs[:, 0]) * items(inputs[:, 1]))[:, 0]  # type: ignore[no-any-return]
+        users, items, layer = model.children()
+        return layer(users(inputs[:, 0]) * items(inputs[:, 1]))[:, 0]
 
 
 @functools.lru_cache(maxsize=1)

@@ -113,7 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--one", nargs=2, metavar=("OPTIMIZER", "WAY"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one:
-        print(json.dumps(measure(*options.one, options.layers, options.width)))
+        optimizer, way = options.one
+        print(json.dumps(measure(optimizer, way, options.layers, options.width)))
         return 0
     table = rows(options.layers, options.width)
     text = page(table, options.layers, options.width, command_line("benchmarks.release", arguments))

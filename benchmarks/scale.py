@@ -60,12 +60,15 @@ LAYERS = 12
 
 def shapes(layers: int = LAYERS, width: int = 768) -> dict[str, tuple[int, ...]]:
     """The matrices of GPT-2 small, or of some layers and as large a share of the embeddings."""
-    shape_of = {"wte": (50257 * layers // LAYERS, width), "wpe": (1024 * layers // LAYERS, width)}
+    sizes: dict[str, tuple[int, ...]] = {
+        "wte": (50257 * layers // LAYERS, width),
+        "wpe": (1024 * layers // LAYERS, width),
+    }
     for layer in range(layers):
         for name, columns in (("c_attn", 3 * width), ("c_proj", width), ("c_fc", 4 * width)):
-            shape_of[f"h.{layer}.{name}"] = (width, columns)
-        shape_of[f"h.{layer}.mlp.c_proj"] = (4 * width, width)
-    return shape_of
+            sizes[f"h.{layer}.{name}"] = (width, columns)
+        sizes[f"h.{layer}.mlp.c_proj"] = (4 * width, width)
+    return sizes
 
 
 def snapshot(by_name: Mapping[str, tuple[int, ...]], folder: Path) -> Path:

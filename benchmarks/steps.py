@@ -78,7 +78,7 @@ GROUPS: dict[str, tuple[torch.dtype, dict[str, Make]]] = {
 
 def measure(scale: float, rounds: int) -> dict[str, dict[tuple[str, ...], list[float]]]:
     """Seconds of each round, by group and optimizer."""
-    ratios = {}
+    ratios: dict[str, dict[tuple[str, ...], list[float]]] = {}
     for group, (dtype, makers) in GROUPS.items():
         params = parameters(matrices(scale), dtype)
         works = {name: make(params).step for name, make in makers.items()}

@@ -104,7 +104,12 @@ def times(name: str, rounds: int) -> dict[str, Any]:
     )
     seconds, failed = interleaved(works, rounds, warm_ups=WARM_UPS)
     skipped |= {method: reason(error) for method, error in failed.items()}
-    parts = {method: works[method].seconds[-len(seconds[method]) :] for method in seconds}
+    parts = {
+        method: works[method].seconds[  # type: ignore[attr-defined]
+            -len(seconds[method]) :
+        ]
+        for method in seconds
+    }
     return {"seconds": seconds, "optimizer": parts, "skipped": skipped}
 
 

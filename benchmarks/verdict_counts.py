@@ -76,7 +76,8 @@ def committed() -> pd.DataFrame:
     """`points` and `blind` of the committed reports."""
     folder = REPORTS / "prediction"
     seen = points(
-        *(pd.read_csv(folder / name) for name in ("trials.csv", "measures.csv")),
+        pd.read_csv(folder / "trials.csv"),
+        pd.read_csv(folder / "measures.csv"),
         slower(pd.read_csv(RUNS), pd.read_csv(LENGTHS)).drop_duplicates("judge"),
     )
     tables = (pd.read_csv(REPORTS / "blind" / name) for name in ("steps.csv", "verdicts.csv"))

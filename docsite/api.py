@@ -23,6 +23,8 @@ from docsite.kinds.reference import exported, modules
 from docsite.page import ROOT, first_sentence
 from qmaps import figures, maps, normalize, optim
 
+STARS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
 FILE = ROOT / "docs" / "api.md"
 FIRST = (qmaps, optim, maps, normalize)
 """Modules at the top of the page; the remaining ones follow by name."""
@@ -108,7 +110,7 @@ def _signature(value: Any, *, skip: bool = False) -> str:
     for parameter in parameters:
         if parameter.kind is parameter.KEYWORD_ONLY and not any(text[0] == "*" for text in texts):
             texts.append("*")
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        stars = STARS.get(parameter.kind, "")
         default = "" if parameter.default is parameter.empty else f"={_short(parameter.default)}"
         texts.append(f"{stars}{parameter.name}{default}")
     while len(", ".join(texts)) > LONGEST:

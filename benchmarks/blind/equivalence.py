@@ -129,8 +129,8 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
             )
     table = pd.DataFrame(out)
     for name in ("p_no_worse", "p_equivalent", "p_worse"):
-        tested = table[name].notna()
-        table.loc[tested, name] = stats.false_discovery_control(table.loc[tested, name])
+        known = table[name].notna()
+        table.loc[known, name] = stats.false_discovery_control(table.loc[known, name])
     return table.assign(outcome=[outcome(row) for row in records(table)])
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.case import OURS, Case, Setup
-from benchmarks.data import quantizer, vector
+from benchmarks.data import block_size, quantizer, vector
 from benchmarks.limits import Needs, decoding
 from benchmarks.peers import BITSANDBYTES, KERNEL, kernel, need
 from benchmarks.timing import Work
@@ -18,7 +18,7 @@ from benchmarks.timing import Work
 def beside(x: Tensor, spec: str) -> Setup:
     """Dequantize the codes of `x` under `spec`; bitsandbytes gets the same codes and scales."""
     q = quantizer(spec)
-    t, block, code = q.quantize(x), q.normalizer.size, q.map.codebook().to(x.device)
+    t, block, code = q.quantize(x), block_size(q), q.map.codebook().to(x.device)
     y = torch.empty_like(x)
     (absmax,) = t.scales
 
@@ -44,7 +44,7 @@ def decode(spec: str) -> Callable[[float], Setup]:
     def make(scale: float) -> Setup:
         x, q = vector(scale), quantizer(spec)
         setup = beside(x, spec)
-        t, block, code = q.quantize(x), q.normalizer.size, q.map.codebook()
+        t, block, code = q.quantize(x), block_size(q), q.map.codebook()
         theirs = torch.empty_like(x)
 
         def bare() -> Work:

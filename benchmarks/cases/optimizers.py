@@ -55,7 +55,9 @@ def steps(
         wide: our class with states in 32 bits, where torch has no such optimizer.
     """
 
-    def step(cls: Callable[..., Any], params: list[Tensor], kind: Mapping[str, bool]) -> Work:
+    def step(
+        cls: Callable[..., Any], params: list[Tensor], kind: Mapping[str, bool | None]
+    ) -> Work:
         work: Work = cls(params, **options, **kind).step
         return work
 

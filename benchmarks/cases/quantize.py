@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.case import OURS, Case, Setup
-from benchmarks.data import quantizer, vector
+from benchmarks.data import block_size, quantizer, vector
 from benchmarks.limits import Needs, encoding
 from benchmarks.peers import BITSANDBYTES, KERNEL, kernel, need
 from benchmarks.timing import Work
@@ -18,7 +18,7 @@ from benchmarks.timing import Work
 def beside(x: Tensor, spec: str) -> Setup:
     """Quantize `x` under `spec`; bitsandbytes gets its codebook as the code."""
     q = quantizer(spec)
-    t, block, code = q.quantize(x), q.normalizer.size, q.map.codebook().to(x.device)
+    t, block, code = q.quantize(x), block_size(q), q.map.codebook().to(x.device)
 
     def peer() -> Work:
         bnb = need("bitsandbytes.functional")
@@ -64,7 +64,7 @@ def encode(spec: str) -> Callable[[float], Setup]:
 
     def make(scale: float) -> Setup:
         x, q = vector(scale), quantizer(spec)
-        setup, block = beside(x, spec), q.normalizer.size
+        setup, block = beside(x, spec), block_size(q)
 
         def bare() -> Work:
             absmax, codes = _storage(x, block)

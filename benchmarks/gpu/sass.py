@@ -216,7 +216,7 @@ class Kernel:
             counts["issue"] += 1
             reads_shared = instruction.name.startswith("LDS")
             conflicts = self.turns.get(instruction.lines[0], 1.0) if reads_shared else 1.0
-            counts[instruction.pipe] += max(conflicts, instruction.width)
+            counts[instruction.pipe] += max(conflicts, instruction.width)  # type: ignore[assignment]
         return Counter({pipe: count / UNIT for pipe, count in counts.items()})
 
 

@@ -266,7 +266,7 @@ def _pipes(kernel: Compiled, sass: Any) -> Counter[str]:
             looks = 1 + 2 * state.rounding.stochastic
             turns += (looks + steps) * (book - 1) + guess - 1
     per_element = Counter({pipe: count / elements for pipe, count in counts.items()})
-    per_element["lsu"] += turns
+    per_element["lsu"] += turns  # type: ignore[assignment]
     return per_element
 
 

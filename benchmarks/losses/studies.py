@@ -80,7 +80,7 @@ def _eight_bit_table_1() -> Iterator[Group]:
     yield Group("docstring-lm, eps 1e-6", glue, "AdamW", (Row(PAPER_8BIT),))
     yield Group("docstring-lm", work, "Adafactor")
     yield Group("docstring-lm", work, "Adam", (Row(PAPER_8BIT),))
-    stable = replace(work, stable_embedding=True)
+    stable = replace(work, stable_embedding=True)  # type: ignore[call-arg]
     yield Group("docstring-lm, stable embedding", stable, "Adam", (Row(PAPER_8BIT),))
     yield Group("docstring-lm, stable embedding", stable, "Adafactor")
     yield Group("digits", replace(TASKS["digits"], lr=0.1), "Momentum", (Row("B2048/DE@8s"),))
@@ -112,7 +112,7 @@ def _four_bit_moments() -> Iterator[Group]:
     factored = Row(f"{FIRST} + rank1/linear@4u", "AdamWFactor")
     rows = (*map(Row, [*pairs, *ones]), factored)
     yield Group("docstring-lm", TASKS["docstring-lm"], "AdamW", rows)
-    stable = replace(TASKS["docstring-lm"], stable_embedding=True)
+    stable = replace(TASKS["docstring-lm"], stable_embedding=True)  # type: ignore[call-arg]
     specs = [f"{FIRST} + {_spec(second)}" for second in ("B2048/DE", "B128/DE", "B2048/DE-0")]
     yield Group("docstring-lm, stable embedding", stable, "AdamW", tuple(map(Row, specs)))
 
@@ -126,7 +126,7 @@ def _four_bit_rates() -> Iterator[Group]:
     """
     zeros = [f"{FIRST} + {_spec(second)}" for second in ("B2048/DE", "B128/DE", "B128/DE+sr")]
     work = replace(TASKS["docstring-lm"], eps=1e-6, weight_decay=0.01)
-    stable = replace(work, stable_embedding=True)
+    stable = replace(work, stable_embedding=True)  # type: ignore[call-arg]
     for name, workload, specs, divisors in (
         ("docstring-lm", work, zeros, (1, 4, 16, 64)),
         ("docstring-lm, stable embedding", stable, zeros[:2], (1, 16)),

@@ -45,7 +45,8 @@ def families() -> list[Family]:
 
 def _rule(cls: type[QuantizedOptimizer]) -> type[QuantizedOptimizer]:
     """The class of any quantizers from which a class of one width derives."""
-    return next(base for base in cls.__mro__ if not issubclass(base, FixedWidth))
+    bases = (base for base in cls.__mro__ if issubclass(base, QuantizedOptimizer))
+    return next(base for base in bases if not issubclass(base, FixedWidth))
 
 
 def _index(rule_families: list[Family]) -> Page:

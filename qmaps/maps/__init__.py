@@ -6,6 +6,8 @@ exported here under its class name; see `names` for the spec names.
 
 from __future__ import annotations
 
+from typing import Any
+
 from qmaps.maps.base import REGISTRY, Map
 from qmaps.maps.fitted import FittedMap
 from qmaps.registry import modules
@@ -21,7 +23,7 @@ def names() -> list[str]:
     return sorted(REGISTRY, key=str.lower)
 
 
-def __getattr__(name: str) -> type[Map]:  # tells type checkers that classes are exported
+def __getattr__(name: str) -> Any:  # tells type checkers that classes are exported
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

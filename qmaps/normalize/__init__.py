@@ -6,6 +6,8 @@ here under its class name; see `names` for the spec names.
 
 from __future__ import annotations
 
+from typing import Any
+
 from qmaps.normalize.base import REGISTRY, Normalizer
 from qmaps.registry import modules
 
@@ -20,7 +22,7 @@ def names() -> list[str]:
     return sorted((cls.spec_name for cls in REGISTRY), key=str.lower)
 
 
-def __getattr__(name: str) -> type[Normalizer]:  # tells type checkers that classes are exported
+def __getattr__(name: str) -> Any:  # tells type checkers that classes are exported
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -110,11 +110,11 @@ class UpdateRule:
         wait for it.
         """
 
-    @abstractmethod
     def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         """Apply the rule in place to float32 `param` and `states`; do not change `grad`.
 
-        The rule is a sequence of float32 operations; a product is never fused with a sum.
+        The rule is a sequence of float32 operations; a product is never fused with a sum. Rules
+        with an `advance` of their own may lack it.
 
         Args:
             param: float32 values of the parameter, changed in place. For a sharded parameter it is
@@ -123,6 +123,7 @@ class UpdateRule:
             states: float32 states by name, changed in place, of the shapes of `state_shapes`.
             scalars: the values of `step_scalars` in this step, rounded to float32.
         """
+        raise NotImplementedError(f"{type(self).__name__} must define update or advance")
 
     def advance(
         self, context: Context, param: Tensor, grad: Tensor, states: States, scalars: Values

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from benchmarks.case import OURS, Setup
 from benchmarks.cases import dequantize, quantize
-from benchmarks.data import normal, quantizer
+from benchmarks.data import block_size, normal, quantizer
 from benchmarks.gpu.case import GpuCase
 from benchmarks.peers import BITSANDBYTES, need
 from benchmarks.timing import Work
@@ -30,7 +30,7 @@ def on(work: Callable[[Tensor, str], Setup], spec: str) -> Callable[[torch.devic
 def encode4(x: Tensor, spec: str) -> Setup:
     """Quantize to 4 bits; bitsandbytes has one such map."""
     q = quantizer(spec)
-    t, block = q.quantize(x), q.normalizer.size
+    t, block = q.quantize(x), block_size(q)
 
     def peer() -> Work:
         bnb = need("bitsandbytes.functional")
@@ -47,7 +47,7 @@ def encode4(x: Tensor, spec: str) -> Setup:
 def decode4(x: Tensor, spec: str) -> Setup:
     """Dequantize from 4 bits."""
     q = quantizer(spec)
-    t, y, block = q.quantize(x), torch.empty_like(x), q.normalizer.size
+    t, y, block = q.quantize(x), torch.empty_like(x), block_size(q)
 
     def peer() -> Work:
         bnb = need("bitsandbytes.functional")
