@@ -83,7 +83,7 @@ def test_accumulated_noise_against_a_recursion() -> None:
             noise += float(((used - m) / deviations).square().sum())
             power += float((m / deviations).square().sum())
     specs = (spec, "B128/DE-sym@4s+sr", "B256/DE-sym@8s")
-    quantizers = [qmaps.quantizer(each) for each in specs]
+    quantizers = [qmaps.quantizer(text) for text in specs]
     four, stochastic, eight = accumulated_noise(deviations, quantizers, beta, KEY)
     assert four == pytest.approx(noise / power, rel=0.2)
     assert stochastic > 1.5 * four > 30 * eight > 0
@@ -135,8 +135,8 @@ def test_rows_and_verdicts_have_them(tmp_path: Path) -> None:
     note = "Second moments end at {:.2g} times the exact ones where gradients fall beside others; "
     for number, spec in enumerate(specs):
         notes = qmaps.recommend(folder, bits=9, candidates=[spec], steps=12).notes
-        told = note.format(nearest) + "B256/geometric@8u+qsr follows, for example."
-        assert (told in notes) == (number == 0)
+        expected = note.format(nearest) + "B256/geometric@8u+qsr follows, for example."
+        assert (expected in notes) == (number == 0)
 
 
 def test_the_largest_parameter_with_gradients(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Gradients made up from moments have the moments' mean and variance, and are labelled."""
+"""Simulated gradients have the moments' mean and variance, and are labelled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAIR = "B128/DE@4s + B128/DE@4u"
 
 
 def moments(steps: int, signal: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Means and deviations of gradients, and Adam's moments after that many of them."""
+    """Means and deviations of gradients, and Adam's moments after these steps."""
     generator = torch.Generator().manual_seed(0)
     mean = signal * torch.randn(20_000, generator=generator, dtype=torch.float64)
     deviation = torch.rand(20_000, generator=generator, dtype=torch.float64) + 0.5
@@ -64,15 +64,15 @@ def test_seeds_name_the_draws() -> None:
     assert not torch.equal(drawn(1, 2), drawn(2, 2))
 
 
-@pytest.mark.parametrize("taken", [1, 2, 1000])
-def test_moments_without_noise_or_without_anything(taken: int) -> None:
+@pytest.mark.parametrize("steps", [1, 2, 1000])
+def test_moments_without_noise_or_without_anything(steps: int) -> None:
     zeros = torch.zeros(5)
-    mean, variance = mean_and_variance(zeros, zeros, BETAS, taken)
+    mean, variance = mean_and_variance(zeros, zeros, BETAS, steps)
     assert torch.equal(mean, zeros.double())
     assert torch.equal(variance, zeros.double())
     constant = torch.tensor([1.0, -2.0], dtype=torch.float64)
-    m, v = constant * (1 - 0.9**taken), constant.square() * (1 - 0.999**taken)
-    mean, variance = mean_and_variance(m, v, BETAS, taken)
+    m, v = constant * (1 - 0.9**steps), constant.square() * (1 - 0.999**steps)
+    mean, variance = mean_and_variance(m, v, BETAS, steps)
     torch.testing.assert_close(mean, constant)
     assert variance.max() < 1e-9
 
