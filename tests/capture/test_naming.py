@@ -17,7 +17,7 @@ from qmaps.errors import BadValueError
 
 
 class Net(nn.Module):
-    """Two square matrices of one shape, a norm that only its type tells, and a tied head."""
+    """Two square matrices of one shape, a norm known only by its type, and a tied head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ EXEMPT = ["q.bias", "k.bias", "ln.weight", "ln.bias"]
 
 
 def checkpoint(folder: Path, frozen: tuple[str, ...] = (), *, weight_decay: float = 0.1) -> Net:
-    """Write optimizer.pt as a Trainer does, each exp_avg told apart by its gradient."""
+    """Write optimizer.pt as a Trainer does, with a different exp_avg for each parameter."""
     torch.manual_seed(0)
     net = Net()
     named = dict(net.named_parameters())
@@ -97,9 +97,9 @@ def test_a_model_names_them_in_its_order_or_in_the_trainers(tmp_path: Path) -> N
     assert torch.equal(states.tensor("k.bias", "exp_avg"), optimizer.state[net.k.bias]["exp_avg"])
     # A checkpoint's own names count more than those of the model beside it.
     torch.save(net.state_dict(), tmp_path / "pytorch_model.bin")
-    own = torch.optim.AdamW([(f"own.{name}", p) for name, p in net.named_parameters()])
-    own.step()
-    torch.save(own.state_dict(), tmp_path / "optimizer.pt")
+    prefixed = torch.optim.AdamW([(f"own.{name}", p) for name, p in net.named_parameters()])
+    prefixed.step()
+    torch.save(prefixed.state_dict(), tmp_path / "optimizer.pt")
     states = capture.load(tmp_path)
     assert (states.naming, states.parameters()[0]) == ("the checkpoint", "own.embed.weight")
 
@@ -213,8 +213,8 @@ DECAY, NO = 0.1, 0.0
     ],
 )
 def test_who_decays(norms: str, groups: list) -> None:
-    known = Known("here", SHAPES, frozenset({norms}))
-    actual = fitted(known, [Group([SHAPES[n] for n in names], decay) for names, decay in groups])
+    model = Known("here", SHAPES, frozenset({norms}))
+    actual = fitted(model, [Group([SHAPES[n] for n in names], decay) for names, decay in groups])
     assert actual == [name for names, _ in groups for name in names]
 
 
@@ -224,17 +224,26 @@ def test_names_that_cannot_be_told() -> None:
             fitted(Known("here", alike, frozenset({norms})), groups)
         return str(caught.value)
 
-    one = (3,)
-    alike = {name: shape if len(shape) > 1 else one for name, shape in SHAPES.items()}
+    shape_of_vectors = (3,)
+    alike = {name: shape if len(shape) > 1 else shape_of_vectors for name, shape in SHAPES.items()}
     assert reason([Group([None, None])]) == "no state has the shape of its parameter"
-    assert reason([Group([one] * 6)]) == "here has 5 parameters and the optimizer 6"
-    assert reason([Group([one, (3, 3)])]) == (
+    assert reason([Group([shape_of_vectors] * 6)]) == "here has 5 parameters and the optimizer 6"
+    assert reason([Group([shape_of_vectors, (3, 3)])]) == (
         "the states do not have the shapes of the parameters in here"
     )
     several = "the states fit the parameters in here in several orders"
-    assert reason([Group([(3, 3), one])]) == several
+    assert reason([Group([(3, 3), shape_of_vectors])]) == several
     # As transformers 4 has the groups, or in the model's order, cut somewhere.
-    assert reason([Group([(3, 3), one, one], 0.1), Group([one] * 2, 0.0)], "ln.weight") == several
+    assert (
+        reason(
+            [
+                Group([(3, 3), shape_of_vectors, shape_of_vectors], 0.1),
+                Group([shape_of_vectors] * 2, 0.0),
+            ],
+            "ln.weight",
+        )
+        == several
+    )
 
 
 def test_shapes_of_parameters() -> None:

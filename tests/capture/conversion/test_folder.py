@@ -1,6 +1,6 @@
-"""Folders of torch.distributed.checkpoint, written for a training that is in shards.
+"""Folders of torch.distributed.checkpoint, for sharded training.
 
-What several processes load from them is in ``tests/distributed/checks/checkpoints.py``.
+Checks with several processes are in ``tests/distributed/checks/checkpoints.py``.
 """
 
 import os
@@ -46,9 +46,9 @@ def test_there_and_back_bit_for_bit(tmp_path: Path) -> None:
     assert file.fingerprint() == folder.fingerprint()
     (report,) = convert_file(tmp_path / "4bit1", tmp_path / "back.pt", to="qmaps")
     assert report.lossless
-    one, two = (torch.load(tmp_path / n, weights_only=True) for n in ("4bit0", "back.pt"))
+    before, after = (torch.load(tmp_path / n, weights_only=True) for n in ("4bit0", "back.pt"))
     for name in ("exp_avg", "exp_avg_sq"):
-        codes = [from_plain(each["state"]["weight"][name]) for each in (one, two)]
+        codes = [from_plain(state_dict["state"]["weight"][name]) for state_dict in (before, after)]
         assert codes[0].packed.equal(codes[1].packed)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "4bit0", "4bit1", "back.pt", "exact.pt",
@@ -56,7 +56,7 @@ def test_there_and_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_names_that_the_optimizer_was_given_are_used(tmp_path: Path) -> None:
-    """`optimizer.state_dict()` numbers parameters, and has their names beside the numbers."""
+    """`optimizer.state_dict()` numbers parameters, with their names beside the numbers."""
 
     def made() -> tuple[nn.Module, torch.optim.Optimizer]:
         net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
@@ -69,12 +69,12 @@ def test_names_that_the_optimizer_was_given_are_used(tmp_path: Path) -> None:
     optimizer.step()
     dcp.save({"optim": optimizer.state_dict()}, checkpoint_id=tmp_path / "in", no_dist=True)
     convert_file(tmp_path / "in", tmp_path / "out", to="torch", distributed="optim")
-    other, resumed = made()
-    state = {"optim": get_optimizer_state_dict(other, resumed)}
+    twin, resumed = made()
+    state = {"optim": get_optimizer_state_dict(twin, resumed)}
     dcp.load(state, checkpoint_id=tmp_path / "out", no_dist=True)
-    set_optimizer_state_dict(other, resumed, state["optim"])
-    for one, another in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.equal(optimizer.state[one]["exp_avg"], resumed.state[another]["exp_avg"])
+    set_optimizer_state_dict(twin, resumed, state["optim"])
+    for saved, loaded in zip(net.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(optimizer.state[saved]["exp_avg"], resumed.state[loaded]["exp_avg"])
 
 
 def test_deepspeed_becomes_a_folder_that_fsdp_loads(tmp_path: Path) -> None:
@@ -125,14 +125,14 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 def test_what_a_killed_conversion_leaves_is_removed_by_the_next(tmp_path: Path) -> None:
     source, out = HERE / "dcp/fsdp2", tmp_path / "out"
-    left = tmp_path / ".out.tmp/new/__0_0.distcp"
-    left.parent.mkdir(parents=True)
-    left.touch()
+    leftover = tmp_path / ".out.tmp/new/__0_0.distcp"
+    leftover.parent.mkdir(parents=True)
+    leftover.touch()
     (tmp_path / ".out.tmp/.new.lock").touch()  # as a killed process leaves it
     with FolderLock(tmp_path / ".out.tmp", "new"):  # as one has it that is alive
         with pytest.raises(OutputError, match="is being written;"):
             convert_file(source, out, to="torch", distributed="optim")
-        assert left.exists()
+        assert leftover.exists()
     convert_file(source, out, to="torch", like=source)
     assert list(tmp_path.iterdir()) == [out]
     expect(load(out), "dcp/fsdp2")

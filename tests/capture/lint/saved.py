@@ -1,4 +1,4 @@
-"""Small checkpoints, and the findings in them."""
+"""Small checkpoints and their findings."""
 
 from __future__ import annotations
 

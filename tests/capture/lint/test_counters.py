@@ -1,4 +1,4 @@
-"""Step counters that no optimizer has, or that stop."""
+"""Impossible step counters, and counters that stop."""
 
 from __future__ import annotations
 
@@ -120,9 +120,11 @@ def cast(dtype: torch.dtype, step: float) -> dict[str, Any]:
 def test_a_checkpoint_cast_to_16_bits(
     dtype: torch.dtype, step: float, level: str, message: str, tmp_path: Path
 ) -> None:
-    findings = [each for each in found(cast(dtype, step), tmp_path) if each.check == "step"]
+    findings = [
+        finding for finding in found(cast(dtype, step), tmp_path) if finding.check == "step"
+    ]
     assert len(findings) == 4
-    assert {(each.level, each.message) for each in findings} == {(level, message)}
+    assert {(finding.level, finding.message) for finding in findings} == {(level, message)}
 
 
 def test_torch_stops_counting_there() -> None:

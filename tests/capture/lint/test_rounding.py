@@ -1,4 +1,4 @@
-"""Averages and weights that rounding keeps from changing."""
+"""Averages and weights stuck by rounding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.capture.lint.saved import found, trained
 
 
 def only(findings: list[Finding], check: str) -> list[Finding]:
-    return [each for each in findings if each.check == check]
+    return [finding for finding in findings if finding.check == check]
 
 
 def of_moments(v: Tensor, **group: Any) -> dict[str, Any]:
@@ -76,15 +76,15 @@ def test_each_average_decays_by_its_own_option(tmp_path: Path) -> None:
 
 
 def test_captures_of_bfloat16_states(tmp_path: Path) -> None:
-    made = trained(torch.optim.AdamW, dtype=torch.bfloat16)
-    with StateRecorder(made, tmp_path / "states") as recorder:
+    optimizer = trained(torch.optim.AdamW, dtype=torch.bfloat16)
+    with StateRecorder(optimizer, tmp_path / "states") as recorder:
         recorder.record()
-    checks = {each.check for each in lint_file(tmp_path / "states")}
+    checks = {finding.check for finding in lint_file(tmp_path / "states")}
     assert {"stalled", "weight-decay"} <= checks
 
 
 def left(spec: str) -> float:
-    """Share left of second moments after 300 steps in which only the largest has a gradient."""
+    """Remaining share of second moments after 300 steps with one nonzero gradient."""
     p = nn.Parameter(torch.zeros(256))
     specs = {"exp_avg_sq": spec}
     optimizer = optim.AdamW([p], lr=0.0, state_quantizers=specs, min_quantized_size=0)
@@ -150,12 +150,12 @@ def quantized(pair: str, **options: Any) -> optim.AdamW:
 
 def test_one_note_for_all_parameters_whether_or_not_a_decay_is_known(tmp_path: Path) -> None:
     saved = quantized("B256/DE@8s + B128/DE-0@4u").state_dict()
-    (finding,) = known = only(found(saved, tmp_path), "stalled")
+    (finding,) = expected = only(found(saved, tmp_path), "stalled")
     assert finding.count > 64 * 128
     assert "in B128/geometric@4u+qsr they would follow" in finding.message
     for group in saved["param_groups"]:
         del group["betas"]
-    assert only(found(saved, tmp_path), "stalled") == known
+    assert only(found(saved, tmp_path), "stalled") == expected
 
 
 @pytest.mark.parametrize("rounding", ["+sr", "+qsr"])
@@ -187,8 +187,8 @@ def test_codes_in_a_folder_of_distributed_checkpoint(library: str, tmp_path: Pat
 )  # fmt: skip
 def test_maps_that_make_second_moments_0(spec: str, ratio: str, tmp_path: Path) -> None:
     specs = {"exp_avg_sq": spec}
-    made = trained(optim.AdamW, min_quantized_size=0, state_quantizers=specs)
-    findings = only(found(made.state_dict(), tmp_path), "to-zero")
+    optimizer = trained(optim.AdamW, min_quantized_size=0, state_quantizers=specs)
+    findings = only(found(optimizer.state_dict(), tmp_path), "to-zero")
     if not ratio:
         assert findings == []
         return
@@ -214,15 +214,17 @@ ALONE = "lr * weight_decay = 1e-05 alone changes no weight in bfloat16; {} do no
 
 
 def test_weights_that_do_not_decay(tmp_path: Path) -> None:
-    made = trained(torch.optim.AdamW, dtype=torch.bfloat16, foreach=False)
-    (finding,) = only(found(made.state_dict(), tmp_path), "weight-decay")
+    optimizer = trained(torch.optim.AdamW, dtype=torch.bfloat16, foreach=False)
+    (finding,) = only(found(optimizer.state_dict(), tmp_path), "weight-decay")
     expected = Finding("warning", "weight-decay", "", "", 4, 0.0, IF + ALONE.format("they"))
     assert finding == expected
     assert decayed(torch.optim.AdamW, 0.02, foreach=False) > 0.95  # exactly 0.74
     net = nn.Sequential(nn.Linear(16, 12), nn.Linear(12, 8)).bfloat16()
-    made = trained(optim.AdamW, dtype=torch.bfloat16)
-    assert only(found(made.state_dict(), tmp_path), "weight-decay") == []  # the dtype is unknown
-    (finding,) = only(found(made.state_dict(), tmp_path, names=net), "weight-decay")
+    optimizer = trained(optim.AdamW, dtype=torch.bfloat16)
+    assert (
+        only(found(optimizer.state_dict(), tmp_path), "weight-decay") == []
+    )  # the dtype is unknown
+    (finding,) = only(found(optimizer.state_dict(), tmp_path, names=net), "weight-decay")
     assert finding.message == ALONE.format("those above about 0.1")
     assert decayed(optim.AdamW, 0.02) < 0.8
     assert decayed(optim.AdamW, 1.0) > 0.95
@@ -232,10 +234,10 @@ def test_weights_that_do_not_decay(tmp_path: Path) -> None:
 def test_the_dtype_of_the_model_beside_it(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
-    made = trained(optim.AdamW, dtype=torch.bfloat16)
+    optimizer = trained(optim.AdamW, dtype=torch.bfloat16)
     net = nn.Sequential(nn.Linear(16, 12), nn.Linear(12, 8)).bfloat16()
     save_file(net.state_dict(), tmp_path / "model.safetensors")
-    assert len(only(found(made.state_dict(), tmp_path), "weight-decay")) == 1
+    assert len(only(found(optimizer.state_dict(), tmp_path), "weight-decay")) == 1
 
 
 @pytest.mark.parametrize(
@@ -245,9 +247,9 @@ def test_the_dtype_of_the_model_beside_it(tmp_path: Path) -> None:
     ids=str,
 )  # fmt: skip
 def test_weights_that_do(options: dict[str, Any], tmp_path: Path) -> None:
-    made = trained(optim.AdamW, dtype=torch.bfloat16, **options)
+    optimizer = trained(optim.AdamW, dtype=torch.bfloat16, **options)
     net = nn.Sequential(nn.Linear(16, 12), nn.Linear(12, 8)).bfloat16()
-    assert only(found(made.state_dict(), tmp_path, names=net), "weight-decay") == []
+    assert only(found(optimizer.state_dict(), tmp_path, names=net), "weight-decay") == []
 
 
 @pytest.mark.parametrize("name", ["compensation", "kahan_comp", "shift"])
@@ -260,5 +262,5 @@ def test_kahan_summation_keeps_decay(name: str, tmp_path: Path) -> None:
 
 
 def test_decay_of_adam_is_in_the_gradient(tmp_path: Path) -> None:
-    made = trained(torch.optim.Adam, dtype=torch.bfloat16, weight_decay=0.01)
-    assert only(found(made.state_dict(), tmp_path), "weight-decay") == []
+    optimizer = trained(torch.optim.Adam, dtype=torch.bfloat16, weight_decay=0.01)
+    assert only(found(optimizer.state_dict(), tmp_path), "weight-decay") == []

@@ -1,4 +1,4 @@
-"""Sound states that look lost, and lost ones."""
+"""Sound states similar to lost ones, and lost ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.capture.lint.saved import found, trained
 
 
 def with_small_gradients(make: Any, **options: Any) -> dict[str, Any]:
-    """A checkpoint whose second moments underflow for one input, in float32."""
+    """A checkpoint with float32 underflow in the second moments of one input."""
     torch.manual_seed(0)
     net = nn.Linear(64, 16)
     optimizer = make(net.named_parameters(), **options)
@@ -35,7 +35,7 @@ def with_small_gradients(make: Any, **options: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.NAdam, optim.AdamW, optim.LAMB])
 def test_second_moments_that_underflow_without_harm(make: Any, tmp_path: Path) -> None:
-    assert {each.check for each in found(with_small_gradients(make), tmp_path)} <= {"float16"}
+    assert {finding.check for finding in found(with_small_gradients(make), tmp_path)} <= {"float16"}
 
 
 def test_they_are_errors_where_eps_is_so_small_that_they_do_harm(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_the_largest_second_moment_divides_with_amsgrad(tmp_path: Path) -> None:
     saved["state"][0]["exp_avg_sq"][0, 0] = 0
     assert found(saved, tmp_path) == []
     saved["state"][0]["max_exp_avg_sq"][0, 0] = 0
-    assert [each.check for each in found(saved, tmp_path)] == ["zeroed"]
+    assert [finding.check for finding in found(saved, tmp_path)] == ["zeroed"]
 
 
 def test_one_second_moment_for_a_tensor(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_one_second_moment_for_a_tensor(tmp_path: Path) -> None:
         state["exp_avg_sq"] = state["exp_avg_sq"].mean()  # as in NovoGrad
     assert found(saved, tmp_path) == []
     saved["state"][1]["exp_avg_sq"].zero_()
-    assert [each.check for each in found(saved, tmp_path)] == ["zeroed"]
+    assert [finding.check for finding in found(saved, tmp_path)] == ["zeroed"]
 
 
 def test_moments_in_another_basis(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_moments_in_another_basis(tmp_path: Path) -> None:
         optimizer.step()
     state = optimizer.state_dict()["state"][0]
     state["exp_avg_sq"][1:] = 0
-    assert {each.check for each in found({**optimizer.state_dict()}, tmp_path)} <= {
+    assert {finding.check for finding in found({**optimizer.state_dict()}, tmp_path)} <= {
         *("float16", "dead-rows"),
     }
 
@@ -126,11 +126,11 @@ def test_the_full_state_of_a_sharded_optimizer(width: int, tmp_path: Path) -> No
         name: optimizer.state[net.weight][name].dequantize().view(64, width)
         for name in ("exp_avg", "exp_avg_sq")
     }
-    assert {each.check for each in found(saved, tmp_path)} <= {"stalled"}
+    assert {entry.check for entry in found(saved, tmp_path)} <= {"stalled"}
     converted, report = convert_state_dict(saved, "torch")
-    assert {each.how for each in report.states} == {"same values"}
+    assert {entry.how for entry in report.states} == {"same values"}
     for name, values in exact.items():
         assert torch.equal(converted["state"]["weight"][name], values)
     converted, report = convert_state_dict(saved, "qmaps")
     assert report.states[0].became == "B256/DE-sym@8s"
-    assert {each.how for each in report.states} == {"same values"}
+    assert {entry.how for entry in report.states} == {"same values"}

@@ -69,14 +69,14 @@ def test_missing_and_truncated_ranks_are_refused(name: str, tmp_path: Path) -> N
     paths = sorted(folder.glob("*.distcp"))
     assert len(paths) > 1
     for path in paths:
-        whole = path.read_bytes()
-        path.write_bytes(whole[:-1])
+        content = path.read_bytes()
+        path.write_bytes(content[:-1])
         with pytest.raises(CaptureError, match=f"^'{re.escape(str(path))}' is truncated: it has "):
             load(folder)
         path.unlink()
         with pytest.raises(CaptureError, match=f"^'{re.escape(str(path))}' cannot be read "):
             load(folder)
-        path.write_bytes(whole)
+        path.write_bytes(content)
     expect(load(folder), f"megatron/{name}")
 
 
