@@ -1,7 +1,7 @@
-"""What the package flashoptim 0.1.4 makes of two moments, in its groups of 32.
+"""Codes of two moments by the package flashoptim 0.1.4, in its groups of 32.
 
 Its Triton kernels ``_triton_quantize_kernel`` and ``_triton_dequantize_kernel`` ran in Triton's
-interpreter (triton 3.9.0) on the tensors that `moments` returns: the first with ``signed=True,
+interpreter (triton 3.9.0) on the tensors of `moments`: the first with ``signed=True,
 softsign=True``, the second with ``signed=False, sqrt=True, softsign=False``.
 """
 

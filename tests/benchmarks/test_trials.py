@@ -1,4 +1,4 @@
-"""Trials: rows are kept, damaged ones are made again, and results do not depend on processes."""
+"""Trials: rows are cached, damaged ones run again, and processes do not change results."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def test_rows_of_a_report_are_not_run_again(finished: Path, tmp_path: Path) -> N
 
 
 def test_what_decides_a_trial_is_in_its_key() -> None:
-    one = TRIALS[0]
-    others = [one.at(2), *TRIALS[1:], Trial("tiny", StdlibLMTiny(steps=3), FULL, 0)]
-    assert len({trial.key for trial in [one, *others]}) == len(others) + 1
-    assert Trial("another name", WORK, FULL, 0).key == one.key
-    assert one.at(2).workload.lr == 2 * WORK.lr
+    first = TRIALS[0]
+    others = [first.at(2), *TRIALS[1:], Trial("tiny", StdlibLMTiny(steps=3), FULL, 0)]
+    assert len({trial.key for trial in [first, *others]}) == len(others) + 1
+    assert Trial("another name", WORK, FULL, 0).key == first.key
+    assert first.at(2).workload.lr == 2 * WORK.lr
 
 
 def test_a_loss_that_is_no_number_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What `qmaps.recommend` says of its verdicts is counted in the rows of reports."""
+"""Counts of `qmaps.recommend`'s verdicts match the rows of reports."""
 
 from __future__ import annotations
 
