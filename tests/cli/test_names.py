@@ -1,4 +1,4 @@
-"""Names of a checkpoint's parameters, in every command that reads one."""
+"""Names of a checkpoint's parameters, in every command on checkpoints."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_names_are_neither_markup_nor_escapes(call, tmp_path: Path, capsys) -> N
 
 
 def widely(command: list[str]) -> tuple[int, str]:
-    """The exit code of a command and all that it prints, on long lines."""
+    """The exit code of a command and its output, on long lines."""
     text = io.StringIO()
     with pytest.MonkeyPatch.context() as setting, redirect_stdout(text), redirect_stderr(text):
         setting.setenv("COLUMNS", "400")

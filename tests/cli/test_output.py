@@ -1,4 +1,4 @@
-"""The command line where the terminal and the environment are not the usual ones."""
+"""The command line in unusual terminals and environments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def shell(command: str, folder: Path, **environment: str) -> tuple[int, str, str]:
-    """Run a command of a shell in a folder, where ``qmaps`` is this package."""
+    """Run a command of a shell in a folder; ``qmaps`` is this package."""
     done = subprocess.run(
         ["sh", "-c", f'qmaps() {{ {sys.executable} -m qmaps "$@"; }}; {command}'],
         cwd=folder,

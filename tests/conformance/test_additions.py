@@ -1,4 +1,4 @@
-"""What is added is one file: a copy of the package with six more files knows what they declare."""
+"""An addition is one file: a copy of the package with six more files declares all of them."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ print(json.dumps(facts))
 
 @pytest.fixture(scope="session")
 def facts(made_once: Callable[[str, Callable[[Path], None]], Path]) -> dict[str, Any]:
-    """What a process says that runs all of it once on the copy with the files in it."""
+    """Output of one process that uses all the added files in the copy."""
     folder = made_once("additions", _add)
     loaded: dict[str, Any] = json.loads((folder / "facts.json").read_text())
     return loaded
@@ -275,9 +275,9 @@ def _add(folder: Path) -> None:
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])},
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    told = done.stdout.splitlines()[-1]
-    assert Path(json.loads(told)["package"]).is_relative_to(folder)
-    (folder / "facts.json").write_text(told)
+    facts = done.stdout.splitlines()[-1]
+    assert Path(json.loads(facts)["package"]).is_relative_to(folder)
+    (folder / "facts.json").write_text(facts)
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.slow]

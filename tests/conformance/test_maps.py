@@ -1,4 +1,4 @@
-"""What holds for every map: `qmaps.testing.maps`, for each class at all of its widths."""
+"""Checks for every map: `qmaps.testing.maps`, for each class at all of its widths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every optimizer: `qmaps.testing.check_optimizer`."""
+"""Checks for every optimizer: `qmaps.testing.check_optimizer`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_optimizers(name: str) -> None:
 
 
 class Forgetful(SGD):
-    """Leaves its state as it was, on the reference alone."""
+    """Keeps its old state, on the reference alone."""
 
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]

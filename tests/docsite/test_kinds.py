@@ -1,4 +1,4 @@
-"""Pages come from the registries and docstrings, so what is added there has one."""
+"""Pages come from the registries and docstrings, so every addition has one."""
 
 from __future__ import annotations
 
@@ -124,13 +124,13 @@ def test_pages_of_the_repository() -> None:
 
 def test_architecture_tells_of_every_entry_in_its_own_words() -> None:
     page = next(page for page in repository.guides() if page.path == "architecture.md")
-    told = dict(re.findall(r"^\| `([^`]+)` \| (.+?) \| .+ \|$", page.text, re.MULTILINE))
+    sentences = dict(re.findall(r"^\| `([^`]+)` \| (.+?) \| .+ \|$", page.text, re.MULTILINE))
     entries = {
         path.name: path / "__init__.py" if path.is_dir() else path
         for path in (ROOT / "qmaps").iterdir()
         if (path.is_dir() and path.name != "__pycache__") or path.suffix == ".py"
     }
-    assert told == {name: first_line(path) for name, path in entries.items()}
+    assert sentences == {name: first_line(path) for name, path in entries.items()}
     assert list(page.files) == ["layers.svg"]
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a built site is found."""
+"""Faults of a built site: broken links, anchors and images."""
 
 from __future__ import annotations
 
