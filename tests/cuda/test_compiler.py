@@ -1,4 +1,4 @@
-"""NVRTC compiles kernels without a GPU; what is missing is said."""
+"""NVRTC compiles kernels without a GPU, and errors name missing parts."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @needs_nvrtc
 def test_compiled_kernels_are_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = compiler.compiled(GRIDS, "sm_90")
-    (kept,) = cache.iterdir()
+    (cached,) = cache.iterdir()
     with monkeypatch.context() as patch:
         patch.setattr(compiler, "_program", lambda *_: pytest.fail("compiled again"))
         assert compiler.compiled(GRIDS, "sm_90") == first
         # It has all kernels of its file that are no templates.
         assert compiler.compiled(kernel("find_tensor_ends"), "sm_90").code == first.code
         assert usage(first)["registers"] > 10
-    kept.write_text("{half of a")
+    cached.write_text("{half of a")
     assert compiler.compiled(GRIDS, "sm_90").code == first.code
-    assert json.loads(kept.read_text())["symbols"][str(GRIDS)] == first.symbol
+    assert json.loads(cached.read_text())["symbols"][str(GRIDS)] == first.symbol
 
 
 @needs_nvrtc
@@ -142,11 +142,11 @@ def test_nvrtc_is_looked_for(
 
 def test_devices_must_be_one() -> None:
     q = qmaps.quantizer("B64/DE@8s")
-    made = q.quantize(torch.randn(100))
-    mixed = qmaps.QuantizedTensor(q, (100,), made.packed.to("meta"), made.scales)
+    quantized = q.quantize(torch.randn(100))
+    mixed = qmaps.QuantizedTensor(q, (100,), quantized.packed.to("meta"), quantized.scales)
     with pytest.raises(BadValueError) as caught:
         mixed.dequantize()
     assert str(caught.value) == "scales are on cpu and codes on meta; move both to one device"
     with pytest.raises(BadValueError, match="out must be on cpu, got meta"):
         q.quantize(torch.randn(100), out=mixed)
-    assert cuda_engine(made.packed, mixed.packed) is None
+    assert cuda_engine(quantized.packed, mixed.packed) is None

@@ -1,4 +1,4 @@
-"""A rank is killed in the middle of training; see test_ranks.py."""
+"""A signal ends one rank in the middle of training; see test_ranks.py."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def begin(rank: int, world: int, folder: Path, timeout_s: float = 60) -> None:
 
 
 def run(checks: Mapping[str, Callable[[], None]]) -> None:
-    """Run the checks named on the command line, in that order, and write the result of each."""
+    """Run the checks named on the command line, in that order, and write their results."""
     rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     begin(rank, world, folder)
     results = {}
