@@ -1,4 +1,4 @@
-"""The reference engine is plain PyTorch: it runs where no other engine can be imported."""
+"""The reference engine is plain PyTorch: it runs without any other engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Support of the fused engines: the reason where a tensor or a parameter goes to the reference."""
+"""Support of the fused engines, with the reason if the reference runs instead."""
 
 from __future__ import annotations
 
@@ -69,26 +69,26 @@ def test_a_rule_without_a_kernel() -> None:
 
 @native
 @pytest.mark.parametrize(
-    ("specs", "left"),
+    ("specs", "unsupported"),
     [
         ("lowrank2(B64/DE@8s)+B64/DE@4s + B64/linear@4u", 1),
         ("rms4B64/DE@8s + rank1/linear@4u", 1),
         ("B64/DE@4s+sr + rank1/linear@4u", 0),
     ],
 )
-def test_the_reference_steps_what_is_unsupported(specs: str, left: int) -> None:
+def test_the_reference_steps_what_is_unsupported(specs: str, unsupported: int) -> None:
     param = torch.nn.Parameter(torch.ones(48, 40))
     with use_backend("native"):
         optimizer = AdamW([param], state_quantizers=specs, min_quantized_size=0)
         for _ in range(2):
             param.grad = torch.ones_like(param)
             optimizer.step()
-    assert optimizer.engine_counts() == {"reference" if left else "native": 1}
+    assert optimizer.engine_counts() == {"reference" if unsupported else "native": 1}
 
 
 @native
 def test_counts_are_those_of_the_last_step() -> None:
-    """Of a matrix with scales that only the reference has, and a vector that stays in 32 bits."""
+    """A matrix with scales of the reference alone, and a vector in 32 bits."""
     params = [torch.nn.Parameter(torch.ones(64, 128)), torch.nn.Parameter(torch.ones(100))]
     optimizer = AdamW(params, state_quantizers="rms4B64/DE@4s + 32-bit")
     assert optimizer.engine_counts() == {}

@@ -1,4 +1,4 @@
-"""Scales that need all elements of a block at once: quantiles of log2 ranges."""
+"""Scales computed from all elements of a block at once: quantiles of log2 ranges."""
 
 from __future__ import annotations
 

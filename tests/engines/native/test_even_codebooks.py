@@ -1,4 +1,4 @@
-"""Codes of more than 8 bits at every limit of codebooks that are evenly spaced, or nearly so."""
+"""Codes of more than 8 bits at every limit of even and nearly even codebooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVEN = [
 
 
 def moved(at: int, share: float) -> Codebook:
-    """1000 evenly spaced values, one of them moved by a share of the way to the next."""
+    """1000 evenly spaced values; one is moved by a share of the way to the next."""
     values = torch.linspace(-1, 1, 1000, dtype=torch.float64)
     values[at] += share * (values[1] - values[0])
     return Codebook(values, label="moved")
@@ -39,7 +39,7 @@ NEARLY = [
 
 
 def expected(values: Tensor, x: Tensor) -> Tensor:
-    """The nearest code in float64, which has every midpoint; a tie goes to the lower one."""
+    """The nearest code in float64, where every midpoint is exact; a tie takes the lower one."""
     exact = values.double()
     return torch.searchsorted((exact[1:] + exact[:-1]) / 2, x.double())
 

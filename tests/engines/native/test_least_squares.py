@@ -66,7 +66,7 @@ def test_any_data(rows: list[tuple[float, float]], bits: int, each_isa) -> None:
 
 
 def test_equal_values_keep_their_order() -> None:
-    """So that prefix sums have the same bits; zeros of both signs are equal."""
+    """Prefix sums then have the same bits; zeros of both signs are equal."""
     g = torch.Generator().manual_seed(0)
     weights = torch.rand(4000, generator=g).double()
     x = (wide((4000,), 0).clamp(-1, 1) * 4).round() / 4

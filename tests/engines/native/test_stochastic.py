@@ -1,4 +1,4 @@
-"""Stochastic rounding has the reference's bits wherever a shard begins, and at every extreme."""
+"""Stochastic rounding has the reference's bits for any beginning of a shard, and at extremes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's threads: after a fork, for callers at the same time, and when the process ends."""
+"""The engine's threads: after a fork, with several callers, and at exit."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_callers_at_the_same_time_get_the_same_bits() -> None:
 
 
 def test_no_races_under_the_thread_sanitizer(tmp_path: Path) -> None:
-    """The pool by itself, called from several threads; the sanitizer exits with 66 at a race."""
+    """The pool alone, called from several threads; a race makes the sanitizer exit with 66."""
     compiler = shutil.which("c++")
     root, program = Path(__file__).parents[3], tmp_path / "races"
     sources = (

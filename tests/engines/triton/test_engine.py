@@ -1,4 +1,4 @@
-"""The choice of the Triton engine, and what it refuses. Few of these tests need Triton."""
+"""The choice of the Triton engine, and its refusals. Few of these tests need Triton."""
 
 from __future__ import annotations
 
@@ -145,5 +145,5 @@ def test_deterministic_algorithms(interpreter: None) -> None:
 
 
 def test_backends_have_a_reason() -> None:
-    (found,) = [backend for backend in qmaps.backends() if backend.name == "triton"]
-    assert found.reason
+    (triton,) = [backend for backend in qmaps.backends() if backend.name == "triton"]
+    assert triton.reason
