@@ -1,4 +1,4 @@
-"""Figures draw what their frames hold, and say what frames lack."""
+"""Figures draw all of their frames, and errors name missing columns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ once = functools.cache(fresh)
 
 
 def draw(name: str, frame: pd.DataFrame | None = None) -> Figure:
-    """For tests that only look."""
+    """Draw a figure, for tests that only look at it."""
     return once(name) if frame is None else fresh(name, frame)
 
 
@@ -122,8 +122,8 @@ def test_threads_draw_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda job: checks.save_as_drawn(fresh(job[0]), job[1]),
                       zip(names, paths, strict=True)))  # fmt: skip
-    for one, other in zip(paths[:2], paths[2:], strict=True):
-        assert one.read_bytes() == other.read_bytes()
+    for alone, threaded in zip(paths[:2], paths[2:], strict=True):
+        assert alone.read_bytes() == threaded.read_bytes()
 
 
 # save
@@ -187,9 +187,9 @@ def test_code_pairs_shows_every_cell() -> None:
 def test_code_pairs_shares_logarithmic_colours_in_a_column() -> None:
     meshes = [axis.collections[0] for axis in draw("code_pairs").axes[:6]]
     for column in range(3):
-        one, other = meshes[column], meshes[3 + column]
-        assert isinstance(one.norm, LogNorm)
-        assert (one.norm.vmin, one.norm.vmax) == (other.norm.vmin, other.norm.vmax)
+        upper, lower = meshes[column], meshes[3 + column]
+        assert isinstance(upper.norm, LogNorm)
+        assert (upper.norm.vmin, upper.norm.vmax) == (lower.norm.vmin, lower.norm.vmax)
     frame = FRAMES["code_pairs"]
     assert meshes[0].norm.vmin == frame["use"].min()
     by_quantizer = frame[frame["mean_abs_error"] > 0].groupby("quantizer")["mean_abs_error"]
@@ -239,8 +239,8 @@ def test_first_code_error_shows_the_curves() -> None:
         assert np.array_equal(line.get_ydata(), expected, equal_nan=True)
     titles = [axis.get_title().replace("\n", " ") for axis in figure.axes[:2]]
     assert titles == [PAIR, OTHER]
-    one, other = (axis.lines[0] for axis in figure.axes[:2])
-    assert one.get_color() != other.get_color()
+    first, second = (axis.lines[0] for axis in figure.axes[:2])
+    assert first.get_color() != second.get_color()
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
 
@@ -493,9 +493,9 @@ def test_loss_curves_of_three_seeds_are_a_mean_in_a_band() -> None:
 def test_a_band_is_of_what_is_smoothed() -> None:
     frame = FRAMES["loss_curves"]
     more = frame[frame["seed"] == 0].assign(seed=2)
-    whole = pd.concat([frame, more], ignore_index=True)
-    plain = draw("loss_curves", whole).axes[0].lines
-    lines = draw("loss_curves", whole.assign(smoothed=whole["loss"] + 0.5)).axes[0].lines
+    frames = pd.concat([frame, more], ignore_index=True)
+    plain = draw("loss_curves", frames).axes[0].lines
+    lines = draw("loss_curves", frames.assign(smoothed=frames["loss"] + 0.5)).axes[0].lines
     assert np.allclose(lines[0].get_ydata(), plain[0].get_ydata() + 0.5)
     assert len(lines) == len(plain)
 

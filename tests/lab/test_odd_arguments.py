@@ -1,4 +1,4 @@
-"""The command line with arguments that nobody meant: one line, strict JSON, and told early."""
+"""The command line with odd arguments: one line, strict JSON, and early errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def strictly(text: str) -> object:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with captured states, a checkpoint, and modules that make no model."""
+    """A folder with captured states, a checkpoint, and modules without a model."""
     folder = tmp_path_factory.mktemp("odd")
     layer = torch.nn.Parameter(torch.zeros(80, 90))
     optimizer = torch.optim.AdamW([("$\\frac{1}$\n<b>", layer)], lr=float("inf"))

@@ -29,14 +29,14 @@ def of(spec: str) -> Normalizer:
 
 
 def scales(spec: str, amax: list[float]) -> list[float]:
-    """What each of these maxima is divided by."""
+    """The divisors of these maxima."""
     x = torch.tensor(amax)
     normalizer = of(f"B1{spec}")
     return normalizer.expand(normalizer.scales(x), tuple(x.shape)).tolist()
 
 
 def half(value: float) -> float:
-    """By numpy: the nearest float16, finite, and not 0 where the value is not."""
+    """The nearest float16 by numpy: finite, and 0 only for 0."""
     with np.errstate(over="ignore"):
         actual = float(np.float16(np.float32(value)))
     return min(max(actual, 2.0**-24 if value else 0.0), 65504.0)
@@ -137,9 +137,9 @@ def test_mx_values_belong_to_the_scales() -> None:
     assert mx.map.codebook()[-1] == 0.75
     assert PowerOfTwo(BlockWise(32)) / plain.map == mx
     assert str(qmaps.quantizer("B32xe8m0&rank1/e2m1@4s").map) == "e2m1@4s"
-    both = (PowerOfTwo(BlockWise(32)) & PowerOfTwo(Rank1())) / plain.map
-    assert both.map == mx.map
-    assert qmaps.quantizer(str(both)) == both
+    pair = (PowerOfTwo(BlockWise(32)) & PowerOfTwo(Rank1())) / plain.map
+    assert pair.map == mx.map
+    assert qmaps.quantizer(str(pair)) == pair
     assert qmaps.quantizer("B8xe8m0/DE@4s").map == qmaps.quantizer("B8/DE@4s").map
 
 
@@ -232,25 +232,25 @@ def test_flashoptim_states() -> None:
 def test_codes_that_differ_from_flashoptims(
     size: float, stored: str, exact: str, share: float
 ) -> None:
-    """FlashOptim divides by the scale before it is rounded, as with scales in float32."""
+    """FlashOptim divides by the unrounded scale, as with scales in float32."""
     x = torch.randn(131072, generator=torch.Generator().manual_seed(0)) * size
     x = x if stored.endswith("s") else x.square()
     ours, theirs = (qmaps.quantizer(spec).quantize(x) for spec in (stored, exact))
     assert float((ours.codes() != theirs.codes()).float().mean()) == pytest.approx(share, rel=0.1)
     theirs = replace(ours, packed=theirs.packed)
-    mine, other = ((t.dequantize() - x).abs().mean() for t in (ours, theirs))
-    assert mine < other
+    error, error_of_flashoptim = ((t.dequantize() - x).abs().mean() for t in (ours, theirs))
+    assert error < error_of_flashoptim
 
 
 def test_codes_are_of_the_stored_scale() -> None:
-    """FlashOptim divides by the scale before it is rounded; that differs where the scale does."""
+    """FlashOptim divides by the unrounded scale; results differ with the rounding of the scale."""
     x = sample((4096,), signed=True)
-    here, there = (
+    stored, unrounded = (
         qmaps.quantizer(spec).quantize(x) for spec in ("B32xf16/softsign@8s", "B32/softsign@8s")
     )
-    n = x.view(-1, 32) / here.scales[0].float()[:, None]
-    assert torch.equal(here.codes().view(-1, 32), encode(n, here.quantizer.map))
-    apart = (here.codes() - there.codes()).abs()
+    n = x.view(-1, 32) / stored.scales[0].float()[:, None]
+    assert torch.equal(stored.codes().view(-1, 32), encode(n, stored.quantizer.map))
+    apart = (stored.codes() - unrounded.codes()).abs()
     assert (int(apart.max()), 0 < int(apart.sum()) < 0.02 * x.numel()) == (1, True)
 
 
