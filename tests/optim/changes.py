@@ -1,4 +1,4 @@
-"""What torch allows to happen to tensors between two steps, as data, and training with it."""
+"""Changes of tensors between two steps that torch allows, as data, and training with them."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ OF_GRADIENTS: dict[str, Change] = {
 
 
 def tensors_of(optimizer: QuantizedOptimizer, param: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor that the states of a parameter consist of."""
+    """Every tensor in the states of a parameter."""
     for name, value in optimizer.state[param].items():
-        for number, each in enumerate(memory_of(value)):
-            yield f"{name}[{number}]", each
+        for number, part in enumerate(memory_of(value)):
+            yield f"{name}[{number}]", part
 
 
 def outcome(work: Callable[[], Any]) -> str:
-    """Return the message of this package's error that `work` raised; empty if it passed."""
+    """Return the message of the error raised by `work`, or an empty text."""
     try:
         work()
     except QmapsError as error:
@@ -101,7 +101,7 @@ def outcome(work: Callable[[], Any]) -> str:
 
 
 def snapshot(optimizer: QuantizedOptimizer, params: list[Tensor]) -> list[Tensor]:
-    """Copies of all parameters and states, but for counters, of those that can be read."""
+    """Copies of all parameters and states except counters, if they have memory."""
     results = [p.detach().clone() for p in params if not missing_bytes(p)]
     for p in params:
         # Plans keep counters in one storage, so that what befalls one befalls all.
@@ -128,7 +128,7 @@ def trained(
     *,
     of_gradients: bool = False,
 ) -> Trained:
-    """Errors of each step and all tensors after four, where `before` is called before one."""
+    """Errors of four steps and all tensors after them; `before` is called before one step."""
     make, options = SETTINGS[setting]
     generator = torch.Generator().manual_seed(1)
     params = [torch.randn(shape, generator=generator).requires_grad_() for shape in SHAPES]
@@ -147,7 +147,7 @@ def trained(
 
 
 def same(ours: Trained, theirs: Trained) -> list[str]:
-    """Raise unless errors and bits are the same; returns the errors."""
+    """Compare errors and bits; return the errors."""
     assert ours[0] == theirs[0]
     assert len(ours[1]) == len(theirs[1])
     for a, b in zip(ours[1], theirs[1], strict=True):

@@ -1,4 +1,4 @@
-"""Where the code of SOAP's authors ends after 20 steps with a learning rate of 0.05.
+"""Parameters after 20 steps of the SOAP authors' code with a learning rate of 0.05.
 
 ``soap.py`` of the repository nikhilvyas/SOAP at commit a1e5535 ran on the parameters of
 `tests.optim.small_run` in float32 on a CPU, with torch 2.13.

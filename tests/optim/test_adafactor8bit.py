@@ -91,7 +91,7 @@ def test_a_step_decodes_updates_and_encodes(options: dict[str, object]) -> None:
 
 
 def test_second_moments_of_many_magnitudes_survive() -> None:
-    """What log2 is for: a linear or block-wise map would send the small ones to zero."""
+    """A linear or block-wise map would round the small ones to zero; log2 keeps them."""
     p = nn.Parameter(torch.zeros(5120))
     optimizer = Adafactor8bit([p], relative_step=False, scale_parameter=False, lr=1.0)
     sizes = 10 ** -torch.arange(5120).remainder(13).float()

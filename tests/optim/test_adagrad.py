@@ -23,10 +23,10 @@ def test_the_documented_operations(decay: float, maximize: bool) -> None:
     p, g = x["p"], -x["g"] if maximize else x["g"]
     if decay:
         g = g + f(0.1) * p
-    for taken, v in ((4, x["v"]), (0, np.full_like(p, 0.7))):
-        actual = step(Adagrad, x, taken, STATES, **options)
+    for steps, v in ((4, x["v"]), (0, np.full_like(p, 0.7))):
+        actual = step(Adagrad, x, steps, STATES, **options)
         v = v + g * g
-        moved = p - f(0.01 / (1 + taken * 0.3)) * (g / (np.sqrt(v) + f(1e-3)))
+        moved = p - f(0.01 / (1 + steps * 0.3)) * (g / (np.sqrt(v) + f(1e-3)))
         assert_bits(actual, p=moved, v=v)
 
 
@@ -60,7 +60,7 @@ def test_stochastic_rounding_lets_the_sum_go_on() -> None:
 
 @pytest.mark.parametrize("make", [Adagrad, torch.optim.Adagrad])
 def test_a_distributed_checkpoint_made_before_the_first_step_counts_none(make: type) -> None:
-    """`get_optimizer_state_dict` steps optimizers without states, which torch's never is."""
+    """`get_optimizer_state_dict` steps optimizers without states; torch's always has them."""
     distributed = pytest.importorskip("torch.distributed.checkpoint.state_dict")
     layer = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(layer.weight)

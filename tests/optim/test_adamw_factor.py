@@ -18,7 +18,7 @@ f = np.float32
 
 
 def mean(x: Array, axis: int) -> Array:
-    """Exact sums; rounded twice, as the documented ones are."""
+    """Exact sums, rounded twice like the documented ones."""
     return np.apply_along_axis(lambda row: math.fsum(row) / len(row), axis, x.astype(float)).astype(
         f
     )
@@ -61,9 +61,9 @@ def test_100_steps_are_those_of_the_papers() -> None:
     options = {"lr": 0.01, "weight_decay": 0.1, "state_quantizers": None}
     start, _, _ = run(AdamWFactor, options, 0, shapes)
     params, _, grads = run(AdamWFactor, options, 100, shapes)
-    for before, p, seen in zip(start, params, grads, strict=True):
+    for before, p, history in zip(start, params, grads, strict=True):
         exact = reference(
-            before.detach().double().numpy(), [g.double().numpy() for g in seen], 0.01, 0.1
+            before.detach().double().numpy(), [g.double().numpy() for g in history], 0.01, 0.1
         )
         np.testing.assert_allclose(p.detach().numpy(), exact, rtol=2e-6, atol=2e-6)
 
@@ -139,14 +139,14 @@ def test_a_nan_stays() -> None:
 def test_the_checkpoint_of_a_whole_second_moment_is_factored(quantizers: str | None) -> None:
     net = model()
     options = {"state_quantizers": quantizers} if quantizers else {}
-    whole = (AdamW if quantizers else torch.optim.AdamW)(net.parameters(), **options)
-    train(net, whole, range(3))
-    other = model()
-    optimizer = AdamWFactor(other.parameters())
-    optimizer.load_state_dict(whole.state_dict())
-    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+    unfactored = (AdamW if quantizers else torch.optim.AdamW)(net.parameters(), **options)
+    train(net, unfactored, range(3))
+    resumed = model()
+    optimizer = AdamWFactor(resumed.parameters())
+    optimizer.load_state_dict(unfactored.state_dict())
+    for p, q in zip(net.parameters(), resumed.parameters(), strict=True):
         state = optimizer.state[q]
-        v = whole.state[p]["exp_avg_sq"]
+        v = unfactored.state[p]["exp_avg_sq"]
         v = v.dequantize() if isinstance(v, qmaps.QuantizedTensor) else v
         if p.dim() == 1:
             assert torch.equal(state["exp_avg_sq"], v)
@@ -154,7 +154,7 @@ def test_the_checkpoint_of_a_whole_second_moment_is_factored(quantizers: str | N
         assert "exp_avg_sq" not in state
         torch.testing.assert_close(state["exp_avg_sq_row"], v.mean(-1, keepdim=True))
         torch.testing.assert_close(state["exp_avg_sq_col"], v.mean(-2, keepdim=True))
-    train(other, optimizer, range(3, 6))
+    train(resumed, optimizer, range(3, 6))
 
 
 def test_states_of_wrong_shapes_are_refused() -> None:

@@ -99,17 +99,17 @@ def test_eval_and_train_with_master_weights_change_no_bit() -> None:
 
 
 def test_a_checkpoint_of_averages_goes_on() -> None:
-    model, other = net(), net()
+    model, twin = net(), net()
     optimizer = AdamWScheduleFree(model.parameters(), lr=0.01)
     train(model, optimizer, range(5))
     optimizer.eval()
     saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-    other.load_state_dict(saved[0])
-    resumed = AdamWScheduleFree(other.parameters(), lr=0.01)
+    twin.load_state_dict(saved[0])
+    resumed = AdamWScheduleFree(twin.parameters(), lr=0.01)
     resumed.load_state_dict(saved[1])
-    for each in (optimizer, resumed):
-        each.train()
-    assert train(model, optimizer, range(5, 9)) == train(other, resumed, range(5, 9))
+    for trained in (optimizer, resumed):
+        trained.train()
+    assert train(model, optimizer, range(5, 9)) == train(twin, resumed, range(5, 9))
 
 
 def test_fixed_widths_keep_the_weight_in_32_bits() -> None:
@@ -120,8 +120,8 @@ def test_fixed_widths_keep_the_weight_in_32_bits() -> None:
         specs = cls([torch.zeros(1)]).param_groups[0]["state_quantizers"]
         assert specs == {"exp_avg_sq": spec}
     param = nn.Parameter(torch.ones(80, 80))
-    both = {"z_offset": "B256/DE@8s+sr", "exp_avg_sq": "B256/geometric@8u+qsr"}
-    optimizer = AdamWScheduleFree([param], state_quantizers=both)
+    quantizers = {"z_offset": "B256/DE@8s+sr", "exp_avg_sq": "B256/geometric@8u+qsr"}
+    optimizer = AdamWScheduleFree([param], state_quantizers=quantizers)
     for _ in range(3):
         param.grad = torch.linspace(-1, 1, 6400).view(80, 80)
         optimizer.step()

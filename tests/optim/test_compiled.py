@@ -1,4 +1,4 @@
-"""Steps in functions that torch.compile compiles."""
+"""Steps in functions under torch.compile."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_the_ratio_is_1_where_a_norm_is_0(bounds: dict[str, float]) -> None:
 @pytest.mark.parametrize("engine", ["native", "reference"])
 @pytest.mark.parametrize("make", [LAMB, LARS], ids=lambda make: make.__name__)
 def test_the_ratio_is_1_where_it_overflows(make: type[QuantizedOptimizer], engine: str) -> None:
-    """As after 790 steps of zero gradients, which leave moments that are hardly above 0."""
+    """After 790 steps of zero gradients moments are barely above 0."""
     p = nn.Parameter(torch.tensor([1.0, 2.0, 0.0, 1e4]))
     optimizer = make([p], weight_decay=0.0)
     steps = [(1e-42, 0.5), (1e-42, 0.0), (0.0, 1.0)]

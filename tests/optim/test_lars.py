@@ -55,7 +55,7 @@ def test_it_follows_the_paper_on_a_small_net(options: dict[str, Any]) -> None:
     rate = 0.3 if "max_unorm" in options else 2.0
 
     def rule(t: int, p: Matrix, g: Matrix, s: dict[str, Matrix]) -> Matrix:
-        """Algorithm 1, whose buffer holds the rate; or bitsandbytes' clipping."""
+        """Algorithm 1, with the rate in the buffer; or bitsandbytes' clipping."""
         w, d = np.sqrt((p**2).sum()), np.sqrt((g**2).sum())
         local = 1.0 if "max_unorm" in options else 1e-3 * w / (d + 1e-4 * w)
         step = rate * local * (g + 1e-4 * p)

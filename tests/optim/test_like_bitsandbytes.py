@@ -1,4 +1,4 @@
-"""What docs/bitsandbytes-and-torchao.md says of bitsandbytes' 8-bit AdamW on the CPU."""
+"""Statements of docs/bitsandbytes-and-torchao.md on bitsandbytes' 8-bit AdamW on the CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT = "B256/DE@8s + B256/DE-0@8u"
 
 
 def train(make: Callable[..., torch.optim.Optimizer], steps: int) -> tuple[Tensor, list[Tensor]]:
-    """Parameters, and second moments in 8 bits, of a net whose inputs spread over four decades."""
+    """Parameters, and 8-bit second moments, of a net with inputs over four decades."""
     generator = torch.Generator().manual_seed(0)
     net = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 64))
     with torch.no_grad():
@@ -86,8 +86,8 @@ def test_the_table_holds_what_theirs_reaches(sign: str) -> None:
     assert torch.allclose(reached.unique(), values, rtol=1e-6, atol=0)
     # Theirs is nearest to the middle of a cell, which is 3e-5 wide.
     actual = q.quantize(x).dequantize().reshape(-1)
-    other = ~torch.isclose(actual, reached, rtol=1e-6, atol=0)
+    unequal = ~torch.isclose(actual, reached, rtol=1e-6, atol=0)
     assert bool(((actual - x.reshape(-1)).abs() <= (reached - x.reshape(-1)).abs() + 1e-7).all())
-    assert float(other.float().mean()) < 0.01
+    assert float(unequal.float().mean()) < 0.01
     tiny = x.reshape(-1).abs() < 2.9e-5
     assert torch.allclose(actual[tiny].abs(), reached[tiny].abs(), rtol=1e-6, atol=0)

@@ -1,4 +1,4 @@
-"""What states take, before and after there are any."""
+"""Memory of states, before and after the first step."""
 
 from __future__ import annotations
 
@@ -184,8 +184,8 @@ def test_states_that_the_next_step_will_change() -> None:
 
 @pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
 def test_a_parameter_that_is_listed_twice_counts_once() -> None:
-    param, other = nn.Parameter(torch.zeros(64, 128)), nn.Parameter(torch.zeros(8192))
-    optimizer = AdamW8bit([param, other, param])
+    param, small = nn.Parameter(torch.zeros(64, 128)), nn.Parameter(torch.zeros(8192))
+    optimizer = AdamW8bit([param, small, param])
     memory = optimizer.memory()
     assert memory.numel == 2 * 8192
     assert [row.parameter for row in memory][::2] == ["group 0, number 0", "group 0, number 1"]

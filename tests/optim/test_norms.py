@@ -1,4 +1,4 @@
-"""Norms of whole tensors, in an order that depends on the number of elements alone."""
+"""Norms of tensors, in an order fixed by the number of elements alone."""
 
 from __future__ import annotations
 

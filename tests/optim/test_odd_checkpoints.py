@@ -1,4 +1,4 @@
-"""Checkpoints with anything in any place: they are loaded, or the error is one of qmaps."""
+"""Checkpoints with anything in any place are loaded, or raise an error of qmaps."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ EDITED: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def stepped(name: str) -> tuple[Any, Any]:
-    """An optimizer that has taken steps, and its model."""
+    """An optimizer after some steps, and its model."""
     cls, options = EDITED[name]
     torch.manual_seed(0)
     model: Any = torch.nn.Linear(6, 4)
@@ -123,7 +123,7 @@ def step(optimizer: Any, model: Any) -> None:
 
 
 def contents(value: Any) -> Any:
-    """Nested containers with tensors as lists, which can be compared."""
+    """Nested containers with tensors as lists, for comparisons."""
     if isinstance(value, dict):
         return {key: contents(member) for key, member in value.items()}
     if isinstance(value, (list, tuple)):
@@ -151,10 +151,10 @@ def edit(data: st.DataObject, saved: Any) -> None:
     if kind == "change" and isinstance(value, torch.Tensor):
         inside[key] = data.draw(st.sampled_from(edited_tensors(value)))
     elif kind in ("take", "change"):
-        others: Any = saved
-        for other in data.draw(st.sampled_from(places(saved))):
-            others = others[other]
-        inside[key] = copy.deepcopy(others)
+        source: Any = saved
+        for key_of_source in data.draw(st.sampled_from(places(saved))):
+            source = source[key_of_source]
+        inside[key] = copy.deepcopy(source)
     elif kind == "put":
         inside[key] = data.draw(objects())
     elif kind == "delete":

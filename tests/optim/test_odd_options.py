@@ -1,4 +1,4 @@
-"""Any object as any option: it is taken, and a step goes through, or the error is one of qmaps."""
+"""Any object as any option is accepted and steps, or raises an error of qmaps."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ OF_TORCH = {"foreach", "fused", "capturable", "differentiable", "amsgrad", "deco
 
 def options_of(cls: type[Any]) -> list[str]:
     """Every option of an optimizer."""
-    own: set[str] = set(Shared.__annotations__)
+    names: set[str] = set(Shared.__annotations__)
     for base in cls.__mro__[:-1]:
         if issubclass(base, optim.QuantizedOptimizer) and "__init__" in vars(base):
             actual = inspect.signature(base.__init__).parameters.values()
-            own |= {p.name for p in actual if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    own -= {"self", "params", "defaults"}
-    return sorted(own - ({"state_quantizers"} if issubclass(cls, FixedWidth) else set()))
+            names |= {p.name for p in actual if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    names -= {"self", "params", "defaults"}
+    return sorted(names - ({"state_quantizers"} if issubclass(cls, FixedWidth) else set()))
 
 
 def made(cls: type[Any], options: dict[str, Any], in_group: bool) -> Any:
@@ -87,7 +87,7 @@ def test_any_object_as_any_option_is_taken_or_refused(data: st.DataObject) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", DISTINCT)
 def test_every_odd_object_as_every_option(cls: type[Any]) -> None:
-    """Of options that all classes share, each takes a third of the objects."""
+    """For options shared by all classes, each class takes a third of the objects."""
     first = DISTINCT.index(cls)
     for option in options_of(cls):
         values = [*NUMBERS, *TEXTS, *CONTAINERS, *tensors()]

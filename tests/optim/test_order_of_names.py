@@ -1,4 +1,4 @@
-"""Checkpoints whose parameters have another order, with prefixes of wrappers on one side."""
+"""Checkpoints with parameters in another order, or prefixes of wrappers on one side."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ LAYER = ("layers.0.q.weight", "layers.0.k.weight", "layers.0.v.weight")
 
 
 def made(*groups: list[str]) -> AdamW:
-    """An optimizer of parameters of one shape, with a step."""
+    """An optimizer of parameters of one shape, after a step."""
     optimizer = AdamW([{"params": [(name, nn.Parameter(torch.zeros(4, 4))) for name in names]}
                        for names in groups])  # fmt: skip
     for group in optimizer.param_groups:

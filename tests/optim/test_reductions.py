@@ -1,4 +1,4 @@
-"""Sums whose bits depend on elements and their order alone."""
+"""Sums with bits fixed by elements and their order alone."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_documented_orders_of_rows_and_columns(shape: tuple[int, ...]) -> No
 
 
 def test_other_orders_have_other_bits() -> None:
-    """The numbers that the engines' tests add tell orders apart."""
+    """The engines' tests use these numbers, so wrong orders fail."""
     x = ticklish((512, 2048), seed=2)
     assert not torch.equal(row_means(x.transpose(-1, -2)), column_means(x).transpose(-1, -2))
     assert not torch.equal(column_means(x.transpose(-1, -2)), row_means(x).transpose(-1, -2))

@@ -47,7 +47,7 @@ def test_the_documented_operations(
 
 
 def test_quantized_variances_stay_usable() -> None:
-    """With nearly constant gradients v - a * a is all rounding, of which torch would make NaN."""
+    """With nearly constant gradients v - a * a is rounding alone; torch would get NaN."""
     p = nn.Parameter(torch.zeros(8192))
     optimizer = RMSprop8bit([p], lr=1e-3, alpha=0.9, centered=True)
     level = torch.rand(8192, generator=torch.Generator().manual_seed(0)) + 0.1

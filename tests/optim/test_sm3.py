@@ -27,8 +27,8 @@ def test_the_documented_operations(maximize: bool, momentum: float) -> None:
     actual = step(SM3, x, 4, names, **options)
     p, g, b = x["p"], -x["g"] if maximize else x["g"], x["b"]
     g = g + p * f(0.3)
-    least = np.minimum(np.minimum(x["r"][:, None, None], x["s"][:, None]), x["t"])
-    v = least + g * g
+    bound = np.minimum(np.minimum(x["r"][:, None, None], x["s"][:, None]), x["t"])
+    v = bound + g * g
     u = g / np.sqrt(v)
     buffers = {}
     if momentum:
@@ -62,9 +62,9 @@ def test_100_steps_are_those_of_the_paper(momentum: float) -> None:
     options = {"lr": 0.05, "momentum": momentum}
     start, _, _ = run(SM3, options, 0, shapes)
     params, _, grads = run(SM3, options, 100, shapes)
-    for before, p, seen in zip(start, params, grads, strict=True):
+    for before, p, history in zip(start, params, grads, strict=True):
         exact = reference(
-            before.detach().double().numpy(), [g.double().numpy() for g in seen], momentum
+            before.detach().double().numpy(), [g.double().numpy() for g in history], momentum
         )
         np.testing.assert_allclose(p.detach().numpy(), exact, rtol=5e-6, atol=5e-6)
 
