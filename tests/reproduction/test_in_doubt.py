@@ -1,4 +1,4 @@
-"""Numbers of the papers that the papers themselves speak against."""
+"""Numbers of the papers contradicted by the papers themselves."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_a_number_listed_as_an_error_is_not_reproduced() -> None:
 def test_inputs_that_speak_against_a_printed_time() -> None:
     numbers = tables.find(tables.build(None)).numbers  # type: ignore[arg-type]
     assert numbers is not None
-    found = numbers[numbers["verdict"] == Verdict.DOUBT].set_index("what")
-    assert list(found.index) == ["table 3: conv 11x11, stride 4, 3-64, 32-bit"]
+    doubted = numbers[numbers["verdict"] == Verdict.DOUBT].set_index("what")
+    assert list(doubted.index) == ["table 3: conv 11x11, stride 4, 3-64, 32-bit"]
     assert not numbers["what"].str.contains("all layers").any()  # an estimate of NervanaGPU
     row = {"table": "3", "row": "conv 11x11, stride 4, 3-64", "messages": "32-bit",
            "agrees": False, "printed": "0.05"}  # fmt: skip
@@ -82,14 +82,14 @@ def test_inputs_that_speak_against_a_printed_time() -> None:
 
 
 def test_absolute_errors_in_doubt_contradict_the_relative_ones_beside_them() -> None:
-    """What absolute over relative error tells of the numbers, against another type's."""
+    """The ratio of absolute and relative error gives the magnitude of numbers, for each type."""
     ours = pd.read_csv(Path(__file__).parents[2] / "reports" / "approximation.csv")
     ours = ours[ours["type"] != "static tree"].copy()
     ours["type"] = ours["type"].str.removesuffix(", 4 levels")
-    told = (ours["paper_abs"] / ours["paper_rel"]) / (
+    magnitude = (ours["paper_abs"] / ours["paper_rel"]) / (
         ours["search_abs_error"] / ours["search_rel_error"]
     )
-    ours["told"] = told
+    ours["told"] = magnitude
     told_by = ours.set_index(["data", "type"])["told"]
     theirs = published(PARALLELISM, table_2.EXHIBIT.name)
     doubted = theirs[theirs["doubt"] != ""]

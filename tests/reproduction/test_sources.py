@@ -1,4 +1,4 @@
-"""Frames are kept as long as the code that they depend on is the same."""
+"""Cached frames stay valid until code under them changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the sources, in the place of the checkout."""
+    """A copy of the sources, used as the checkout."""
     root = tmp_path / "checkout"
     packages = [sources.ROOT / name for name in ("qmaps", "reproduction")]
     for path in (file for package in packages for file in package.rglob("*.py")):

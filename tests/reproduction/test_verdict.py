@@ -1,4 +1,4 @@
-"""What is called reproduced, of the same ordering, or different."""
+"""Verdicts: reproduced, same ordering, or different."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def paper(*values: float, spread: float = math.nan) -> pd.DataFrame:
 
 
 def verdicts(theirs: pd.DataFrame, *ours: float | tuple[float, float] | None) -> list[str]:
-    given = {(f"row {n}", "size"): value for n, value in enumerate(ours) if value is not None}
-    return list(beside(theirs, given)["verdict"])
+    by_row = {(f"row {n}", "size"): value for n, value in enumerate(ours) if value is not None}
+    return list(beside(theirs, by_row)["verdict"])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The package of 90 MB is not installed in CI; tests that need it then say so."""
+"""The package of 90 MB is not installed in CI; its tests are skipped then, with the reason."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def test_the_weights_give_what_the_package_gives(model: nn.Module) -> None:
     transformers = pytest.importorskip("transformers")
     theirs = transformers.BertModel.from_pretrained(str(minilm.folder())).eval()
     tokens = minilm.tokenized(["A short one.", "One that is a little longer, on optimizers"], 16)
-    kept = (tokens != 0).long()
+    mask = (tokens != 0).long()
     with torch.no_grad():
-        hidden = theirs(tokens, attention_mask=kept).last_hidden_state * kept[:, :, None]
-        means = hidden.sum(dim=1) / kept.sum(dim=1, keepdim=True)
+        hidden = theirs(tokens, attention_mask=mask).last_hidden_state * mask[:, :, None]
+        means = hidden.sum(dim=1) / mask.sum(dim=1, keepdim=True)
         assert torch.allclose(model(tokens), nn.functional.normalize(means, dim=1), atol=1e-5)
 
 
