@@ -1,4 +1,4 @@
-"""One writer to a folder at a time, and what becomes of locks that no one releases."""
+"""One writer to a folder at a time, and cleanup of abandoned locks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def holder(folder: Path, **environment: str) -> subprocess.Popen[str]:
-    """Another process that holds the lock until it reads a line."""
+    """Another process with the lock; it releases the lock at a line of input."""
     command, env = [sys.executable, "-c", HOLD, str(folder)], {**os.environ, **environment}
     process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, text=True, env=env)
     assert process.stdout is not None

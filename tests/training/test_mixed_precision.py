@@ -71,8 +71,8 @@ def test_a_scaler_goes_with_what_skips_by_itself(kind: str, engine: str) -> None
     model[2].bias.grad[0] = float("nan")
     scaler.step(optimizer)
     assert optimizer.skipped_steps == 1
-    for p, kept in zip(model.parameters(), before, strict=True):
-        assert torch.equal(p, kept)
+    for p, value in zip(model.parameters(), before, strict=True):
+        assert torch.equal(p, value)
 
 
 @pytest.mark.parametrize("rounding", [False, True])

@@ -1,4 +1,4 @@
-"""Options of torch's optimizers are taken where they change nothing and refused elsewhere."""
+"""Options of torch's optimizers are accepted if they change nothing, and refused otherwise."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def test_implementations_of_torch_change_nothing(
     kind: str, options: dict[str, Any], engine: str
 ) -> None:
     results = []
-    for given in ({}, options):
+    for accepted in ({}, options):
         model = net()
-        optimizer = make(kind, [{"params": model[0].parameters(), **given}], **given)
-        optimizer.add_param_group({"params": model[2].parameters(), **given})
+        optimizer = make(kind, [{"params": model[0].parameters(), **accepted}], **accepted)
+        optimizer.add_param_group({"params": model[2].parameters(), **accepted})
         for number in range(2):
             gradients(model.parameters(), number)
             optimizer.step()
