@@ -29,6 +29,6 @@ SECOND_CODES = [
     29, 53, 93, 160, 8, 14, 21, 30, 35, 1, 2, 10, 33, 91,
 ]  # fmt: skip
 
-# Their float16 scales as integers: of the second moment that of its square root.
+# Their float16 scales as integers; the second moment has the scale of its square root.
 FIRST_SCALES = [14894, 15186, 15243]
 SECOND_SCALES = [14894, 15186, 15243]

@@ -60,7 +60,7 @@ def test_no_import_circle() -> None:
         # A package's own file is run before its modules; they may import it, if it does not them.
         graph[name] = set(imported(path, set(files))) - {name}
         graph[name] -= {target for source, target in exceptions if source == name}
-    order = list(TopologicalSorter(graph).static_order())  # raises CycleError, which names one
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError with one cycle
     assert len(order) == len(files) > 200
 
 

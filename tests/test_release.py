@@ -56,7 +56,7 @@ def test_the_changelog_has_one_line_for_each_change() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make")
-def test_what_make_runs_keeps_compiled_modules() -> None:
+def test_make_keeps_compiled_modules() -> None:
     show = "show:\n\t@echo [$$PYTHONDONTWRITEBYTECODE]"
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "MAKEFLAGS": "", "MAKELEVEL": ""}
     command = ["make", "--silent", "--no-print-directory", "--eval", show, "show"]

@@ -111,7 +111,7 @@ def test_the_tensor_before_is_where_the_iteration_begins() -> None:
 
 
 @pytest.mark.parametrize("shape", [(50,), (), (3, 4, 5), (4, 64), (64, 3), (0, 9)])
-def test_what_is_no_such_matrix_takes_the_rest_alone(shape: tuple[int, ...]) -> None:
+def test_vectors_and_small_matrices_have_no_low_rank_part(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     t, without = (qmaps.quantizer(spec).quantize(x) for spec in (SPEC, "B128/DE@4s"))
     assert t.beside == ()
@@ -168,25 +168,25 @@ def train(optimizer: torch.optim.Optimizer, steps: range) -> None:
 
 @pytest.mark.parametrize("spec", [SPEC, GRASP, f"{SPEC}+qsr"])
 def test_muon_steps_with_it_and_resumes_bit_for_bit(spec: str) -> None:
-    def made(param: nn.Parameter) -> Muon:
+    def muon(param: nn.Parameter) -> Muon:
         return Muon([param], lr=0.02, state_quantizers={"momentum_buffer": spec},
                     min_quantized_size=0)  # fmt: skip
 
     uninterrupted, half = (nn.Parameter(torch.ones(96, 64)) for _ in range(2))
-    train(made(uninterrupted), range(6))
-    optimizer = made(half)
+    train(muon(uninterrupted), range(6))
+    optimizer = muon(half)
     train(optimizer, range(3))
     buffer = io.BytesIO()
     torch.save(optimizer.state_dict(), buffer)
     buffer.seek(0)
     resumed = nn.Parameter(half.detach().clone())
-    again = made(resumed)
+    again = muon(resumed)
     again.load_state_dict(torch.load(buffer, weights_only=True))
     train(again, range(3, 6))
     assert torch.equal(resumed, uninterrupted)
     # The factors of the step before count: without them it goes elsewhere.
     changed = nn.Parameter(half.detach().clone())
-    cut = made(changed)
+    cut = muon(changed)
     saved = optimizer.state_dict()
     cut.load_state_dict(saved)
     for part in cut.state[changed]["momentum_buffer"].beside[1].scales:
@@ -212,7 +212,7 @@ def test_adam_leaves_it_to_the_reference() -> None:
 FACTORS = "keeps factors of whole matrices"
 
 
-def test_who_cannot_use_it_says_so() -> None:
+def test_messages_monitors_and_rows_refuse_it() -> None:
     with pytest.raises(BadValueError) as caught:
         Coder(SPEC)
     assert str(caught.value) == (

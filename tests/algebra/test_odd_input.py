@@ -204,7 +204,7 @@ def test_damaged_parts_of_a_quantized_tensor(change: dict[str, Any], message: st
     assert len(str(caught.value)) < 300
 
 
-def test_what_cannot_be_written_into_is_refused() -> None:
+def test_unwritable_outputs_are_refused() -> None:
     several = "several elements of out share one memory location; each element needs its own"
     for out, message in (
         (torch.zeros(1, 6).expand(4, 6), several),

@@ -234,7 +234,7 @@ def test_unknown_and_absent_back_ends_are_refused(monkeypatch: pytest.MonkeyPatc
     assert str(caught.value) == f"QMAPS_BACKEND='cuda' is not available: {reason}"
 
 
-def test_what_tensors_have_is_that_of_the_values() -> None:
+def test_attributes_of_tensors_are_refused() -> None:
     t, x = qmaps.quantizer("B64/DE@8s").quantize(torch.ones(8, 8)), torch.ones(8, 8)
     for name in ("norm", "mean", "numel", "dtype", "T", "add_", "view", "item"):
         assert not hasattr(t, name)
@@ -278,7 +278,9 @@ def test_codes_beyond_the_codebook_stand_for_its_last_value(backend: str) -> Non
 
 @pytest.mark.parametrize("engine", [b.name for b in qmaps.backends() if b.available])
 @pytest.mark.parametrize("mode", [torch.device("meta"), FakeTensorMode()])
-def test_what_is_kept_of_a_map_is_real(mode: AbstractContextManager[object], engine: str) -> None:
+def test_cached_values_of_a_map_are_real_tensors(
+    mode: AbstractContextManager[object], engine: str
+) -> None:
     level = len(engine) / (50 + len(type(mode).__name__))  # of a codebook that no test has used
     q = qmaps.normalize.BlockWise(64) / qmaps.Codebook([-1, -level, 0, level, 1])
     with use_backend(engine):

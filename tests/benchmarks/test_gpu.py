@@ -159,7 +159,7 @@ def test_a_wrong_answer_and_a_failure_are_reported_and_the_rest_is_measured(
     assert command.main(["--dry", "--case", "quantiles", "--out", str(tmp_path)]) == 1
 
 
-def test_what_there_is_no_time_for_is_named() -> None:
+def test_cases_without_time_are_named() -> None:
     check = Check("a check", lambda device, rows: {})
     results = command.measure([doing()], [check], run({}, minutes=1e-3))
     assert results["cases"][0]["skipped"] == {OURS: "not measured: out of time"}
@@ -271,7 +271,7 @@ def test_patience_ends() -> None:
 
 
 @pytest.mark.usefixtures("as_on_a_device")
-def test_what_is_measured_on_a_device_only() -> None:
+def test_measures_of_a_device() -> None:
     result = doing().measure(Place(CPU, 1.0, 2))
     assert result["peak_mib"] == {OURS: 2.0, "peer": 2.0}
     assert result["host_ms"][OURS] > 0

@@ -30,11 +30,11 @@ def test_the_slowest_bounds(nbytes: float, needs: Needs, seconds: float, bound: 
     assert LIMITS.least(nbytes, needs) == (pytest.approx(seconds), bound)
 
 
-def test_what_was_not_measured_bounds_nothing() -> None:
+def test_limits_without_a_measurement_are_ignored() -> None:
     assert Limits(10e9, 8e9, 4e9).least(10, Needs(4, 100, 100, 100)) == (1e-9, "memory")
 
 
-def test_shares_of_what_bounds() -> None:
+def test_shares_of_the_bound() -> None:
     row = {
         "bytes_per_element": {"a": 20.0, "b": 10.0},
         "needs_per_element": {
@@ -54,7 +54,7 @@ def test_the_fastest_kernel_in_each_direction() -> None:
     assert one_way(kernels | {"read": 12.0, "write": 6.0}) == (12.0, 6.0)
 
 
-def test_bandwidth_counts_what_each_kernel_moves() -> None:
+def test_bandwidth_counts_the_bytes_of_each_kernel() -> None:
     rates = bandwidth(1, scale=2**-6, clock=lambda work: work() is None or 0.5)
     assert rates == {name: sum(moved) * 2**20 / 0.5 for name, moved in MOVED.items()}
 

@@ -161,14 +161,14 @@ def test_the_rates_of_classes_are_those_of_the_workload() -> None:
             assert type(optimizer).__name__.startswith(name)
 
 
-def test_what_seeds_can_tell() -> None:
+def test_detectable_difference_of_seeds() -> None:
     assert detectable(1.0, 8) == pytest.approx((2.364624 + 0.896030) / 8**0.5)
     assert math.isnan(detectable(1.0, 1))
 
 
 @pytest.mark.parametrize("family", METHODS)
 def test_every_family_trains_in_32_bits_and_in_few(family: str) -> None:
-    # The first momenta of SM3 have one magnitude, which 4 bits hold.
+    # The first momenta of SM3 have one magnitude, exact in 4 bits.
     longer = ("Momentum", "optim.Adagrad", "optim.LARS", "optim.SM3")
     work = replace(WORK, lr=0.1, steps=4) if family in longer else WORK
     group = Group("tiny", work, family, n=2 if family == "LPMM-SGDM" else 1)
@@ -181,7 +181,7 @@ def test_every_family_trains_in_32_bits_and_in_few(family: str) -> None:
         assert low["state_mib"] < full["state_mib"]
 
 
-def test_all_that_decides_a_run_is_in_its_key() -> None:
+def test_keys_of_runs_are_distinct() -> None:
     baseline = GROUP.baseline(1.0, 0)
     changed = [GROUP.baseline(2.0, 0), GROUP.trial(GROUP.rows[1], 1.0, 0),
               replace(baseline, family="Adam"), replace(baseline, n=2)]  # fmt: skip

@@ -24,7 +24,7 @@ def test_every_kind_of_step_is_measured(tmp_path: Path, monkeypatch: pytest.Monk
     results = json.loads((tmp_path / "monitor.json").read_text())["found"]
     row = results["digits, 8bit"]
     assert row["states"] > 0
-    # All four steps are of the window, which is no longer than `every`.
+    # All four steps are in the window; it is at most `every` steps long.
     spent = 3 * row["window"] + row["measured"]
     assert row["wait"] == 0 < spent
     assert row["share"] == pytest.approx(spent / (4 * row["step"]))

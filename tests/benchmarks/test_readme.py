@@ -21,7 +21,7 @@ def text_of(name: str) -> str:
 def test_a_page_is_up_to_date(name: str) -> None:
     text = text_of(name)
     assert readme.updated(name, text) == text
-    # A line that begins with a comment is HTML, not Markdown.
+    # A line with a comment at its start is HTML, not Markdown.
     assert not re.search("^ *<!-- words", text, re.MULTILINE)
 
 

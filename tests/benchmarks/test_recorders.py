@@ -101,7 +101,7 @@ def test_the_committed_table_has_a_text_for_each_class() -> None:
     constructed = frame[~frame["recorded"].str.startswith("not constructed")]
     assert len(constructed) > 200
     assert (constructed[list(recorders.COLUMNS)] != "").all(axis=None)
-    # No error of Python reaches whoever records an optimizer, or sweeps what was recorded.
+    # No plain Python error reaches a user who records an optimizer or sweeps its states.
     assert not constructed["recorded"].str.contains("Error").any()
     assert not constructed["swept"].str.contains("Error").any()
     page = REPORT.with_suffix(".md").read_text("utf-8")

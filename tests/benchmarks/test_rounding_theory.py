@@ -140,7 +140,9 @@ def test_stochastic_rounding_has_the_least_variance_without_bias() -> None:
     ("jitter", "better"),
     [(0.03, stochastic), (0.1, stochastic), (0.3, nearest), (0.6, nearest), (1.0, nearest)],
 )
-def test_which_rounding_is_better_when(beta: float, jitter: float, better: Round) -> None:
+def test_the_better_rounding_depends_on_the_noise(
+    beta: float, jitter: float, better: Round
+) -> None:
     """Stochastic for noise of a tenth of a gap per step, nearest from 0.3 on."""
     noise, steps = jitter / (1 - beta), round(40 / (1 - beta))
     start = 4 * theory.stall_radius(beta)  # so that a state that stalls has an error

@@ -57,7 +57,7 @@ def test_the_layout_of_gpt2() -> None:
     assert set(training.ABOUT) == set(training.OWN)
 
 
-def test_who_cannot_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_) -> None:
         raise UnavailableError("not installed")
 

@@ -71,7 +71,7 @@ def test_rows_of_a_report_are_not_run_again(finished: Path, tmp_path: Path) -> N
     assert row["loss"] == 1.0
 
 
-def test_what_decides_a_trial_is_in_its_key() -> None:
+def test_keys_of_trials_are_distinct() -> None:
     first = TRIALS[0]
     others = [first.at(2), *TRIALS[1:], Trial("tiny", StdlibLMTiny(steps=3), FULL, 0)]
     assert len({trial.key for trial in [first, *others]}) == len(others) + 1

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 PAIRS = verdict_counts.committed()
 
 
-def test_what_recommend_says_of_trained_pairs() -> None:
+def test_counts_of_trained_pairs() -> None:
     assert verdict_counts.ended(PAIRS) == verdict.ENDED
     assert PAIRS["judge"].nunique() == verdict.MODELS
     left_out = verdict_counts.bounds(PAIRS)
@@ -23,7 +23,7 @@ def test_what_recommend_says_of_trained_pairs() -> None:
     assert safe.endswith("of the choice of the bound, 35 of 44")
 
 
-def test_what_recommend_says_of_simulated_gradients() -> None:
+def test_counts_of_simulated_gradients() -> None:
     counts, ratios = verdict_counts.simulated()
     assert counts == verdict.FROM_RECORDED
     assert ratios == pytest.approx(verdict.RATIOS, rel=0.01)

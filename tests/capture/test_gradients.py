@@ -56,7 +56,7 @@ def test_overlapping_windows_are_one(tmp_path: Path) -> None:
     states = capture.load(tmp_path, step=3)
     assert states.window() == [4, 5, 6, 7, 8, 9]
     assert all(torch.equal(g, expected[step]) for step, g in states.gradients("weight"))
-    snapshot.path_of(tmp_path, 6).unlink()  # what came after it is no longer known
+    snapshot.path_of(tmp_path, 6).unlink()  # its gradients no longer follow a snapshot
     assert capture.load(tmp_path, step=3).window() == [4, 5, 6]
 
 
@@ -190,7 +190,7 @@ def test_another_run_is_told(tmp_path: Path) -> None:
         f"'gradients-00000005.safetensors' was recorded in another run than the states in "
         f"'{tmp_path}/step-00000004.safetensors'; delete the gradients or record both again"
     )
-    train(tmp_path, 5, seed=2, every=4, gradients=2)  # removes what it does not overwrite
+    train(tmp_path, 5, seed=2, every=4, gradients=2)  # removes files it does not overwrite
     assert capture.load(tmp_path).window() == [5]
 
 

@@ -57,7 +57,7 @@ def test_killed_while_recording_alone(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(locks, "PATIENCE", 0.05)
     layer = linear()
     optimizer = torch.optim.AdamW(layer.parameters())
-    for _ in range(2):  # the second time in what the first left
+    for _ in range(2):  # the second time on the first one's files
         with subprocess.Popen([sys.executable, "-c", LOOP, str(tmp_path)]) as process:
             try:
                 wait_for_snapshots(process, tmp_path)
@@ -131,7 +131,7 @@ def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path: Path) -> None:
         StateRecorder(optimizer, tmp_path, names=layer)
     recorder.close()
     assert list(tmp_path.iterdir()) == []
-    # One that was refused, and one that was lost with its optimizer, hold nothing.
+    # A refused recorder, and one deleted with its optimizer, hold no lock.
     second = torch.optim.SGD(layer.parameters(), momentum=0.9)
     train(layer, optimizer, 1, tmp_path)
     with pytest.raises(OutputError, match="give another folder for"):

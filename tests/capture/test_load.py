@@ -127,7 +127,7 @@ CHECKPOINTS = {
 
 
 @pytest.mark.parametrize("kind", CHECKPOINTS)
-def test_what_is_no_checkpoint(kind: str, tmp_path: Path, monkeypatch) -> None:
+def test_other_files_are_refused(kind: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     content, message = CHECKPOINTS[kind]
     path = tmp_path / "o.pt"

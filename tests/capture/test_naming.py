@@ -70,7 +70,7 @@ def test_the_models_file_of_torch_beside_it_names_them(tmp_path: Path) -> None:
         assert states.naming == "pytorch_model.bin"
         assert_right(states, net)
     assert_right(capture.load(tmp_path, names=tmp_path / "pytorch_model.bin"), net)
-    # Also from shards, whose index is sorted by name.
+    # Also from shards; their index is sorted by name.
     torch.save(dict(list(net.state_dict().items())[:4]), tmp_path / "pytorch_model-1.bin")
     torch.save(dict(list(net.state_dict().items())[4:]), tmp_path / "pytorch_model-2.bin")
     shards = {n: f"pytorch_model-{1 + (i > 3)}.bin" for i, n in enumerate(net.state_dict())}
@@ -108,7 +108,7 @@ def test_frozen_parameters_are_left_out_or_the_names(tmp_path: Path) -> None:
     net = checkpoint(tmp_path, frozen := ("embed.weight",))
     torch.save(net.state_dict(), tmp_path / "pytorch_model.bin")
     assert_right(capture.load(tmp_path), net, frozen)
-    # q and k have one shape: which of them is frozen cannot be seen.
+    # q and k have one shape, so the frozen one of the two is unknown.
     net = checkpoint(tmp_path, frozen := ("k.weight",))
     states = capture.load(tmp_path)
     reason = (
@@ -204,7 +204,7 @@ DECAY, NO = 0.1, 0.0
         ("ln.weight", [(["w", "gain"], DECAY), (["l.bias", "ln.weight", "q_norm.weight"], NO)]),
         # transformers 4: by the module's type, and biases.
         ("ln.weight", [(["w", "gain", "q_norm.weight"], DECAY), (["l.bias", "ln.weight"], NO)]),
-        # By dimensions; the group that does not decay may be the first.
+        # By dimensions; the group without weight decay may be the first.
         ("", [(["w"], DECAY), (["l.bias", "gain", "ln.weight", "q_norm.weight"], NO)]),
         ("", [(["l.bias", "gain", "ln.weight", "q_norm.weight"], NO), (["w"], DECAY)]),
         ("", [(["w"], None), (["l.bias", "gain", "ln.weight", "q_norm.weight"], None)]),
@@ -212,7 +212,7 @@ DECAY, NO = 0.1, 0.0
         ("", [(["w", "l.bias", "gain", "ln.weight"], DECAY), (["q_norm.weight"], DECAY)]),
     ],
 )
-def test_who_decays(norms: str, groups: list) -> None:
+def test_weight_decay_distinguishes_parameters(norms: str, groups: list) -> None:
     model = Known("here", SHAPES, frozenset({norms}))
     actual = fitted(model, [Group([SHAPES[n] for n in names], decay) for names, decay in groups])
     assert actual == [name for names, _ in groups for name in names]
@@ -298,7 +298,7 @@ def test_the_model_in_the_checkpoints_file_names_them(
     names = saved(path, net, {keys[0]: net.state_dict(), keys[1]: None})
     states = capture.load(path)
     assert (states.parameters(), states.naming) == (names, "last.ckpt")
-    # One that does not fit says so, unless another beside it does.
+    # The reason names a file that does not fit, unless another one fits.
     saved(path, net, {keys[0]: nn.Linear(2, 2).state_dict(), keys[1]: None})
     reason = "numbers: last.ckpt has 2 parameters and the optimizer 7"
     assert capture.load(path).naming == reason

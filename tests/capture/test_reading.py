@@ -25,7 +25,7 @@ def trained(groups: bool = False) -> tuple[nn.Sequential, torch.optim.AdamW]:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
     parameters = list(model.parameters())
-    # As the Trainer of Hugging Face sorts them: what decays first, then what does not.
+    # In the order of Hugging Face's Trainer: with weight decay first, then without.
     sorted_ = [{"params": parameters[::2]}, {"params": parameters[1::2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(sorted_ if groups else parameters)
     for _ in range(2):
@@ -214,7 +214,7 @@ def test_names_for_a_checkpoint(tmp_path: Path) -> None:
         states.tensor("0.bias", "exp_avg"), optimizer.state[model[0].bias]["exp_avg"]
     )
     shown = repr(str(path))
-    # A model has its parameters in another order than these groups, which is found out.
+    # A model with another order of parameters than these groups is detected.
     assert capture.load(path, names=model).fingerprint() == states.fingerprint()
     odd = {**optimizer.state_dict(), "param_groups": [{"params": [1, 0, 2, 3]}]}
     torch.save(odd, path)

@@ -159,23 +159,23 @@ def layer_by_layer(
 
 @pytest.mark.parametrize("clear", [False, True])
 def test_the_recorder_counts_steps_itself(clear: bool, tmp_path: Path) -> None:
-    def made() -> tuple[list[nn.Linear], torch.optim.Optimizer]:
+    def built() -> tuple[list[nn.Linear], torch.optim.Optimizer]:
         layers = [nn.Linear(8, 8, bias=False) for _ in range(4)]
         return layers, torch.optim.AdamW(layer.weight for layer in layers)
 
-    layers, optimizer = made()
+    layers, optimizer = built()
     with StateRecorder(optimizer, tmp_path, every=5):
         layer_by_layer(optimizer, layers[:2], 10, clear=clear)
     assert load(tmp_path).steps == [5, 10, 15, 20]
-    # In another process: the states tell 10 steps, and the snapshots which of them these are.
+    # In another process: the states have 10 steps, and the snapshots identify them.
     state = optimizer.state_dict()
-    layers, optimizer = made()
+    layers, optimizer = built()
     with StateRecorder(optimizer, tmp_path, every=5):
         optimizer.load_state_dict(state)
         layer_by_layer(optimizer, layers[2:], 10, clear=clear)
         assert load(tmp_path).steps == [5, 10, 15, 20, 25, 30, 35, 40]
     with StateRecorder(optimizer, tmp_path / "at", every=5, start=100):
-        optimizer.load_state_dict(made()[1].state_dict())  # without states
+        optimizer.load_state_dict(built()[1].state_dict())  # without states
         layer_by_layer(optimizer, layers[:1], 5)
     assert load(tmp_path / "at").steps == [105]
 

@@ -90,7 +90,7 @@ def test_files_of_a_model(call: Any, tmp_path: Path) -> None:
     check(".")
 
 
-def test_what_is_refused(call: Any, tmp_path: Path) -> None:
+def test_bad_configs_are_refused(call: Any, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     for text, why in {
         "{": "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
@@ -347,7 +347,7 @@ def test_a_path_of_any_length(call: Any, tmp_path: Path) -> None:
         )
 
 
-def test_what_would_not_end_is_refused(call: Any, tmp_path: Path) -> None:
+def test_enormous_sizes_are_refused(call: Any, tmp_path: Path) -> None:
     assert call("memory 9008T") == (
         *(2, ""),
         "error: model='9008T' must be a size of at most 2**53 parameters\n",

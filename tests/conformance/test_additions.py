@@ -153,7 +153,7 @@ figures.save = lambda figure, path: path.write_bytes(b"a picture")  # rendering 
 facts = {"package": qmaps.__file__}
 
 
-def told(section):
+def reported(section):
     try:
         facts[section.__name__] = section()
     except Exception:
@@ -166,27 +166,27 @@ def command(*arguments):
     return json.loads(out.getvalue())
 
 
-@told
+@reported
 def suite_of_maps():
     check_map(maps.Cubic)
 
 
-@told
+@reported
 def suite_of_normalizers():
     check_normalizer(normalize.Whole(), [maps.Cubic(4), maps.Linear(4), maps.DynamicExponent(4)])
 
 
-@told
+@reported
 def suite_of_optimizers():
     check_optimizer(optim.Heavy, lr=0.1)
 
 
-@told
+@reported
 def listed():
     return command("maps")
 
 
-@told
+@reported
 def run():
     pairs = ["B64/cubic@4s + whole/linear@4u"]
     page = lab.run(workloads.get("digits"), "run", steps=2, pairs=pairs, contenders=[])
@@ -201,7 +201,7 @@ def run():
     }
 
 
-@told
+@reported
 def drawn():
     frames = FRAMES | {"largest_errors": FRAMES["update_error"]}
     made = {name: getattr(figures, name)(frames[name]) for name in figures.FIGURES}
@@ -217,7 +217,7 @@ def trained(cls):
     return optimizer.state_dict()
 
 
-@told
+@reported
 def converted():
     marked, _ = convert_state_dict(trained(torch.optim.Adam), "marked")
     torch.save(marked, "marked.pt")
@@ -225,7 +225,7 @@ def converted():
     return {"formats": list(FORMATS), "source": back["source"]}
 
 
-@told
+@reported
 def optimized():
     saved = trained(optim.Heavy8bit)
     torch.save(saved, "heavy.pt")

@@ -111,22 +111,22 @@ format = brought:offset
 
 SCRIPT = """
 import json, warnings
-with warnings.catch_warnings(record=True) as told:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     import torch, qmaps
-messages = [str(w.message) for w in told if "entry point" in str(w.message)]
+messages = [str(w.message) for w in caught if "entry point" in str(w.message)]
 assert len(messages) == 1, messages
 assert messages[0].startswith("entry point 'nothing' of qmaps.maps is ignored: AttributeError")
 
-with warnings.catch_warnings(record=True) as told:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     from qmaps import figures
     from qmaps.capture.conversion import FORMATS, convert_state_dict
-assert [str(w.message) for w in told] == [
+assert [str(w.message) for w in caught] == [
     "entry point 'figure' of qmaps.figures is ignored: it is not a figure declared by "
     "qmaps.figures.figure",
     "entry point 'format' of qmaps.formats is ignored: it is not a subclass of Format with a name",
-], [str(w.message) for w in told]
+], [str(w.message) for w in caught]
 assert list(FORMATS) == ["bitsandbytes", "marked", "torchao", "qmaps", "torch"]
 layer = torch.nn.Linear(9, 8)
 adam = torch.optim.Adam(layer.parameters())
@@ -171,7 +171,7 @@ except SystemExit as left:
 
 
 @pytest.mark.slow
-def test_what_another_package_brings(tmp_path: Path) -> None:
+def test_parts_of_another_package(tmp_path: Path) -> None:
     metadata = tmp_path / "brought-1.0.dist-info"
     metadata.mkdir()
     (tmp_path / "brought.py").write_text(MODULE)

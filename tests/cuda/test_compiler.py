@@ -39,7 +39,7 @@ def test_compiled_kernels_are_kept(cache: Path, monkeypatch: pytest.MonkeyPatch)
     with monkeypatch.context() as patch:
         patch.setattr(compiler, "_program", lambda *_: pytest.fail("compiled again"))
         assert compiler.compiled(GRIDS, "sm_90") == first
-        # It has all kernels of its file that are no templates.
+        # It has all kernels of its file except templates.
         assert compiler.compiled(kernel("find_tensor_ends"), "sm_90").code == first.code
         assert usage(first)["registers"] > 10
     cached.write_text("{half of a")
@@ -57,14 +57,14 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
 
 
 @needs_nvrtc
-def test_what_does_not_compile_is_said() -> None:
+def test_compile_errors_are_reported() -> None:
     with pytest.raises(BackendError, match=r"arch='sm_70' is not supported by this NVRTC"):
         compiler.compile_now(GRIDS, "sm_70")
     with pytest.raises(BackendError, match=r"nothing<1> does not compile for sm_90"):
         compiler.compile_now(Entry("step.cuh", "nothing<1>"), "sm_90")
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available():
         cuda = qmaps.backends()[2]
         assert not cuda.available

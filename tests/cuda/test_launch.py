@@ -114,7 +114,7 @@ def test_a_kernel_is_loaded_once_and_launched(fake: FakeDriver) -> None:
     ]
 
 
-def test_what_the_driver_refuses_is_said(fake: FakeDriver) -> None:
+def test_errors_of_the_driver_are_reported(fake: FakeDriver) -> None:
     engine = CudaEngine(torch.device("cuda", 1))
     task = np.zeros((), dtype=layout.TENSOR)
     for name, status, text in (
@@ -128,7 +128,7 @@ def test_what_the_driver_refuses_is_said(fake: FakeDriver) -> None:
         assert str(caught.value) == f"find_maxima<float> failed on cuda:1: {name} returns {text}"
     fake.fails.clear()
     engine.launch(ENTRY, 1, task)
-    # One that was not loaded is loaded again; the last two launches used what there was.
+    # A kernel not yet loaded is loaded again; the last two launches used loaded ones.
     assert [call[0] for call in fake.calls].count("cuModuleLoadData") == 3
     del fake.cuLaunchKernel
     with pytest.raises(BackendError) as caught:

@@ -193,7 +193,9 @@ def test_every_kind_of_format(
         {"state_quantizers": "lowrank2(B64/DE@8s)+B64/DE@4s + rank1/linear@4u"},
     ],
 )
-def test_what_only_the_reference_knows(options: dict[str, Any], on_device: EmulatedEngine) -> None:
+def test_unsupported_quantizers_step_on_the_reference(
+    options: dict[str, Any], on_device: EmulatedEngine
+) -> None:
     ours = trained(optim.AdamW, 3, torch.float32, options)
     assert ours.engine_counts().get("reference", 0) == sum(np.prod(shape) > 100 for shape in SHAPES)
     with use_backend("reference"):
@@ -426,7 +428,7 @@ def test_gradients_that_are_not_finite(policy: str, on_device: EmulatedEngine) -
         assert_same(ours, run())
 
 
-def test_what_it_cannot_follow_goes_to_the_reference(on_device: EmulatedEngine) -> None:
+def test_unsupported_layouts_step_on_the_reference(on_device: EmulatedEngine) -> None:
     def run() -> QuantizedOptimizer:
         params = parameters()
         with torch.no_grad():
@@ -444,7 +446,7 @@ def test_what_it_cannot_follow_goes_to_the_reference(on_device: EmulatedEngine) 
         assert_same(ours, run())
 
 
-def test_what_has_no_elements_at_its_address_goes_to_the_reference(
+def test_tensors_without_elements_at_their_address_step_on_the_reference(
     on_device: EmulatedEngine,
 ) -> None:
     params = [p if n else Wrapped(p.detach()) for n, p in enumerate(parameters())]

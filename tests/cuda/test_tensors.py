@@ -134,7 +134,7 @@ def test_subnormals_and_the_ends_of_float32(on_device: EmulatedEngine) -> None:
 
 
 def test_views_that_begin_anywhere(on_device: EmulatedEngine) -> None:
-    # Wide accesses need addresses that those have not.
+    # These addresses do not allow wide accesses.
     memory = torch.randn(5000)
     halves = torch.randn(5000).bfloat16()
     for start in (1, 2, 3):
@@ -215,7 +215,7 @@ def test_cells_leave_one_comparison() -> None:
     assert cells(thresholds_of(qmaps.quantizer("tensor/DE@8s").map).numpy()) is None
 
 
-def test_what_must_not_be_there_is_found(on_device: EmulatedEngine) -> None:
+def test_bad_elements_are_found(on_device: EmulatedEngine) -> None:
     x = torch.randn(3000)
     x[2999] = float("nan")
     for spec in ("B256/DE@8s", "rank1/linear@4s"):
@@ -253,7 +253,7 @@ def test_of_equal_values_the_lowest_code_is_taken(
 @pytest.mark.parametrize(
     "spec", ["logB16/log2@4u", "logB16/log2@4u+sr", "logB20/log2@4u", "logB16q0.3/log2@4u"]
 )
-def test_log2_ranges_of_zeros_and_of_what_is_below(spec: str, on_device: EmulatedEngine) -> None:
+def test_log2_ranges_of_zeros_and_negative_numbers(spec: str, on_device: EmulatedEngine) -> None:
     q = qmaps.quantizer(spec)
     x = torch.linspace(0.1, 1, 70)
     x[-1] = -0.5
@@ -274,7 +274,7 @@ def test_quantiles_of_equal_and_neighbouring_values(size: int, on_device: Emulat
             assert_as_reference(q, x)
 
 
-def test_what_has_no_kernels_is_left_to_the_reference(on_device: EmulatedEngine) -> None:
+def test_quantizers_without_kernels_run_on_the_reference(on_device: EmulatedEngine) -> None:
     for spec in ("rms4B64/DE@8s", "rms4B64x8/DE@8s", "logB100q0.1/log2-0@4u",
                  "powB100r1000/e4m3@8s", "rank1B8x8/DE@4s"):  # fmt: skip
         q = qmaps.quantizer(spec)

@@ -27,7 +27,7 @@ def launch(folder: Path, *groups: tuple[int, tuple[str, ...]], seconds: float = 
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
     arguments = [f"{ranks}:{','.join(names)}" for ranks, names in groups]
-    # A session of their own, so that all of them can be killed.
+    # Their own session, so all of them can be killed.
     parent = subprocess.Popen(
         [sys.executable, "-m", "tests.distributed.worker", str(folder), *arguments],
         env=environment,

@@ -47,7 +47,7 @@ def test_rows_are_cut_and_joined(spec: str, shape: tuple[int, ...]) -> None:
         assert torch.equal(part.decoded(), expected)
         if part.aligned:
             assert torch.equal(part.joined().dequantize(), expected)
-        # Blocks that hold whole rows, and rows that hold whole blocks, stay.
+        # Blocks of full rows, and rows of full blocks, stay.
         width = expected[:1].numel()
         blocks = [e.block for e in q.normalizer.extents(len(shape)) if e.block]
         if count:

@@ -83,7 +83,7 @@ def test_every_optimizer_stands_on_a_page_with_its_states() -> None:
     assert "accumulator_2" not in sm3.text.split("???")[0]
 
 
-def test_what_is_public_stands_in_the_reference() -> None:
+def test_the_reference_has_every_public_name() -> None:
     pages = {page.title: page.text for page in reference.pages()}
     assert "::: qmaps.Quantizer\n" in pages["qmaps"]
     assert "::: qmaps.capture.StateRecorder\n" in pages["qmaps.capture"]

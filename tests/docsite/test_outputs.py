@@ -46,7 +46,7 @@ def test_a_notebook_holds_the_outputs_of_a_run(path: Path) -> None:
     assert platform.node() not in text
 
 
-def test_what_a_machine_adds_is_left_out() -> None:
+def test_outputs_of_the_machine_are_left_out() -> None:
     file = io.BytesIO()
     Image.effect_noise((64, 64), 50).convert("RGBA").save(file, "PNG")
     picture = {"image/png": base64.b64encode(file.getvalue()).decode(), "text/plain": ["<Figure>"]}

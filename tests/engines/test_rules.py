@@ -233,7 +233,7 @@ def test_a_header_in_the_folder_is_enough(folder: Path) -> None:
         ("Other)\n", "Other);\n", "other.hpp: a declaration does not begin or end its line"),
     ],
 )
-def test_what_cannot_be_read_is_refused(folder: Path, old: str, new: str, message: str) -> None:
+def test_bad_headers_are_refused(folder: Path, old: str, new: str, message: str) -> None:
     text = OTHER.replace(old, new)
     if "RULE(adam" in text:
         text += text[text.index("QMAPS_RULE") :]  # twice

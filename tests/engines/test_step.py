@@ -40,7 +40,7 @@ def adamw(_: Any, param: Tensor, grad: Tensor, states: Any, scalars: Any) -> Non
     AdamW.update(None, param, grad, states, scalars)  # type: ignore[arg-type]
 
 
-def given(spec: str) -> ParameterStep:
+def parameter_step(spec: str) -> ParameterStep:
     """A parameter without an optimizer."""
     random = torch.Generator().manual_seed(0)
     param, grad = (torch.randn(70, 300, generator=random) for _ in range(2))
@@ -73,11 +73,11 @@ def given(spec: str) -> ParameterStep:
 @pytest.mark.parametrize("spec", ["B256/DE@8s", "B128/DE@4s+sr", "rank1/linear@5s"])
 def test_an_engine_needs_no_optimizer(spec: str) -> None:
     rule = Rule("adamw", takes_norms=False, apply=adamw)
-    assert not NativeEngine().unsupported_reason(rule, given(spec))
+    assert not NativeEngine().unsupported_reason(rule, parameter_step(spec))
     planners: list[Callable[..., StepPlan]] = [NativeEngine().plan, ReferencePlan]
     results = []
     for planner in planners:
-        parameter = given(spec)
+        parameter = parameter_step(spec)
         for _ in range(3):
             planner(rule, [parameter]).run(Inputs([SCALARS]))
         results.append(parameter)
@@ -94,7 +94,7 @@ def test_an_engine_needs_no_optimizer(spec: str) -> None:
 
 @native
 def test_a_plan_is_taken_again_while_its_memory_is_the_same() -> None:
-    rule, parameter = Rule("adamw", takes_norms=False, apply=adamw), given("B256/DE@8s")
+    rule, parameter = Rule("adamw", takes_norms=False, apply=adamw), parameter_step("B256/DE@8s")
     plan = NativeEngine().plan(rule, [parameter])
     assert isinstance(parameter.gradient, Tensor)
     assert plan.takes([parameter.param], [parameter.gradient])
@@ -105,7 +105,7 @@ def test_a_plan_is_taken_again_while_its_memory_is_the_same() -> None:
 
 
 def test_a_description_does_not_change() -> None:
-    parameter = given("B256/DE@8s")
+    parameter = parameter_step("B256/DE@8s")
     with pytest.raises(dataclasses.FrozenInstanceError):
         parameter.number = 1  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):

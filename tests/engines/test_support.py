@@ -14,7 +14,7 @@ from qmaps.engines.step import Rule
 from qmaps.engines.support import NATIVE, Support
 from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW
-from tests.engines.test_step import adamw, given, native
+from tests.engines.test_step import adamw, native, parameter_step
 
 ENGINES = {"native": NATIVE, "cuda": CUDA}
 
@@ -36,7 +36,7 @@ ENGINES = {"native": NATIVE, "cuda": CUDA}
 )
 def test_reasons_of_a_state(engine: Support, spec: str, reason: str) -> None:
     rule = Rule("adamw", takes_norms=False, apply=adamw)
-    reasons = engine.of_parameter(rule, given(spec), torch.device("cpu"))
+    reasons = engine.of_parameter(rule, parameter_step(spec), torch.device("cpu"))
     assert next(reasons, "") == reason
 
 
@@ -62,9 +62,9 @@ def test_reasons_of_a_tensor(engine: Support, spec: str, reason: str) -> None:
 @native
 def test_a_rule_without_a_kernel() -> None:
     rule = Rule("unknown", takes_norms=False, apply=adamw)
-    reason = NativeEngine().unsupported_reason(rule, given("B256/DE@8s"))
+    reason = NativeEngine().unsupported_reason(rule, parameter_step("B256/DE@8s"))
     assert reason == "no kernel has the rule 'unknown' with states 'exp_avg exp_avg_sq'"
-    assert NativeEngine().unsupported_reason(rule, given("B256/DE@8s"))
+    assert NativeEngine().unsupported_reason(rule, parameter_step("B256/DE@8s"))
 
 
 @native
@@ -111,7 +111,7 @@ def test_counts_are_those_of_the_last_step() -> None:
 
 def test_reasons_of_gradients() -> None:
     rule = Rule("adamw", takes_norms=False, apply=adamw)
-    step = given("B128/DE@4s")
+    step = parameter_step("B128/DE@4s")
     assert isinstance(step.gradient, torch.Tensor)
     double = replace(step, gradient=step.gradient.double())
     reasons = list(NATIVE.of_parameter(rule, double, torch.device("cpu")))

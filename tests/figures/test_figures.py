@@ -340,7 +340,7 @@ def test_inverse_sqrt_does_not_round_a_small_collapse_away() -> None:
     frame = FRAMES["inverse_sqrt"].assign(zero_share=3e-5)
     axis = draw("inverse_sqrt", frame).axes[1]
     assert axis.texts[0].get_text().startswith("0.003% of")
-    assert list(axis.patches[1].get_data().values) == [3e-5]  # not the whole of that bin
+    assert list(axis.patches[1].get_data().values) == [3e-5]  # not the full bin
 
 
 # outliers

@@ -243,7 +243,7 @@ def test_steps_of_every_rule(
     def make(params: list[Tensor], options: dict[str, Any]) -> QuantizedOptimizer:
         return family.full(params, lr=family.rate, state_quantizers=preset, **options)
 
-    # All options are numbers to a kernel, or states that it lacks: the first and last differ most.
+    # To a kernel all options are numbers or missing states: the first and last differ most.
     for options in (family.options[0], family.options[-1]):
         assert_same(stepped(lambda params, options=options: make(params, options), shape, dtype))
     assert any("step" in name for name in launched)
@@ -377,7 +377,7 @@ def test_a_scaler_of_gradients_small(pair: str) -> None:
     expected = Stepping(adamw(pair), DEVICE, SIZES["small"], torch.float32)
     actual = Stepping(adamw(pair), DEVICE, SIZES["small"], torch.float32)
     scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10, growth_interval=1000)
-    scaler.scale(torch.ones((), device=DEVICE))  # makes the scale, which is a power of two
+    scaler.scale(torch.ones((), device=DEVICE))  # initializes the scale, a power of two
     for step in range(4):
         new = actual.gradients()
         scaled = [1024 * g for g in new]

@@ -119,7 +119,7 @@ def test_the_optimizer_is_the_one_written_in_python(text: str) -> None:
         ("{max_grad_norm: 1}", "max_grad_norm=1 is not an option of AdamW"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(options: str, message: str) -> None:
+def test_bad_options_of_a_file_are_named(options: str, message: str) -> None:
     text = "optimizer: {_target_: qmaps.optim.AdamW, " + options[1:]
     with pytest.raises((ValueError, TypeError)) as caught:
         instantiate(text, [nn.Parameter(torch.zeros(3))])

@@ -371,7 +371,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tensors = load_file(snapshot)
     tensors["0"][3, 3] = float("nan")
     with safe_open(snapshot, "pt") as file:
-        # Without the checksums, which would tell first.
+        # Without the checksums; otherwise they would fail first.
         metadata = {"qmaps_capture": file.metadata()["qmaps_capture"]}
         save_file(tensors, places["nan"] / snapshot.name, metadata=metadata)
     places["file"].write_text("")

@@ -104,7 +104,7 @@ def test_outputs_and_gradients_have_the_bits_of_the_plain_layer(name: str) -> No
         assert param.accumulator is not None
         if param.accumulator.count == 1:
             assert torch.equal(param.grad.decode(), q.quantize(plain_param.grad).dequantize()), key
-        else:  # a layer that uses a parameter more than once adds each time
+        else:  # a layer adds for each use of a parameter
             assert name.startswith("MultiheadAttention")
             assert torch.allclose(param.grad.decode(), plain_param.grad, atol=0.05), key
 
@@ -277,7 +277,7 @@ def test_frozen_parameters_are_codes_without_gradients() -> None:
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_what_is_frozen_when_it_is_converted_trains_once_it_thaws(copied: bool) -> None:
+def test_layers_frozen_at_conversion_train_after_they_thaw(copied: bool) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     plain = with_decoded_weights(model, "B2048/linear0@12s")
     model[0].requires_grad_(False)
@@ -305,7 +305,7 @@ def weight(spec: str = "B64/linear0@16s") -> Iterator[Any]:
         yield lpmm.convert(nn.Linear(8, 8), spec).weight
 
 
-def test_what_writes_in_place_writes_the_codes() -> None:
+def test_in_place_operations_write_the_codes() -> None:
     with weight() as w:
         before = w.decode()
         for write, expected in (
@@ -516,7 +516,7 @@ def test_copies_share_nothing() -> None:
         )),
     ],
 )  # fmt: skip
-def test_what_convert_refuses(model: Any, options: dict[str, Any], message: str) -> None:
+def test_bad_input_of_convert_is_refused(model: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises((BadValueError, BadTypeError)) as caught:
         lpmm.convert(model, **options)
     assert str(caught.value) == message

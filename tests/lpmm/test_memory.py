@@ -73,7 +73,7 @@ def test_small_states_can_stay_in_32_bits() -> None:
          "see their inputs"),
     ],
 )  # fmt: skip
-def test_what_is_refused(call: Any, error: type[Exception], message: str) -> None:
+def test_bad_arguments_are_refused(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == message

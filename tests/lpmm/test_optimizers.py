@@ -143,7 +143,7 @@ def test_small_steps_arrive_on_average_where_rounding_is_stochastic() -> None:
     """Steps of a tenth of delta: lost by nearest rounding, kept in expectation by stochastic."""
     moved = {}
     x = torch.ones(1, 2000)
-    x[0, 0] = 0  # what sets the scale stays where it is
+    x[0, 0] = 0  # this element sets the scale
     for rounding in ("", "+sr"):
         model = nn.Linear(2000, 1, bias=False)
         with torch.no_grad():

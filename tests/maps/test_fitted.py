@@ -70,7 +70,7 @@ def test_no_map_of_the_width_beats_lloyd(name: str, bits: int) -> None:
         Quantile(bits=bits, midpoints=True).fit(x),
     ]
     for rival in rivals:
-        # float32 rounding of the codebook is all that may be lost where the error is zero.
+        # If the error is zero, only the float32 rounding of the codebook remains.
         assert limit <= mse(rival.codebook(), x) * (1 + 1e-6) + 1e-15, rival
 
 

@@ -35,7 +35,7 @@ def both_signs(magnitudes: list[Fraction], signed: bool) -> set[Fraction]:
 
 
 def dynamic(bits: int, signed: bool) -> set[Fraction]:
-    free = bits - signed  # bits that are not the sign
+    free = bits - signed  # all bits except the sign
     results = [TENTH**zeros * m for zeros in range(bits - 1) for m in cells(_cells(free, zeros))]
     return both_signs(results, signed) | {Fraction(0), ONE}
 

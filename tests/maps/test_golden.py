@@ -204,7 +204,7 @@ def test_float8_formats_match_torch() -> None:
         assert finite[finite >= 0].float().tolist() == values(f"{name}@8u")
 
 
-# As the package gfloat 0.5.2 decodes the codes of these formats whose sign bit is 0.
+# Values of nonnegative codes of these formats, decoded by the package gfloat 0.5.2.
 SMALL_FLOATS = {
     "e2m1@4": [0, 0.5, 1, 1.5, 2, 3, 4, 6],
     "e2m3@6": [
@@ -324,7 +324,7 @@ def test_log2_positions() -> None:
                                   "int"),
     ],
 )  # fmt: skip
-def test_what_a_formula_does_not_allow(spec: str, message: str) -> None:
+def test_values_outside_a_formula_are_refused(spec: str, message: str) -> None:
     with pytest.raises(qmaps.QmapsError) as caught:
         map_of(spec)
     assert str(caught.value) == message

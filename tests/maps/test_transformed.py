@@ -167,7 +167,7 @@ TRANSFORMS = "sqrt, softsign, mu-law<mu>, pow<p>, log<octaves>"
         ("sqrt:DE(x=1)@4s", "unknown field 'x' of DE; allowed are no fields"),
     ],
 )  # fmt: skip
-def test_what_is_refused(spec: str, message: str) -> None:
+def test_bad_specs_are_refused(spec: str, message: str) -> None:
     with pytest.raises(qmaps.errors.SpecError) as caught:
         qmaps.quantizer(f"B64/{spec}")
     assert str(caught.value) == f"spec='B64/{spec}': {message}"

@@ -507,7 +507,7 @@ def test_log_codes_are_even_in_log2() -> None:
          "other"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together(make: object, message: str) -> None:
+def test_incompatible_parts_are_refused(make: object, message: str) -> None:
     with pytest.raises((ValueError, TypeError)) as caught:
         make()  # type: ignore[operator]
     assert isinstance(caught.value, qmaps.QmapsError)

@@ -83,7 +83,7 @@ def test_two_levels() -> None:
 
 
 # Of the package gfloat 0.5.2: `quantize_block` with `compute_scale_amax` of blocks of 32 of the
-# tensor below. The format's emax, the e8m0 codes, and what the elements decode to. Many are ties.
+# tensor below. The format's emax, the e8m0 codes, and the decoded elements. Many are ties.
 MX = {
     "e2m1@4s": (2, [129, 129], [
         -2, -2, 2, 12, -24, 0, 2, -8, -6, 6, 2, -2, 0, 8, -24, 0, 0, 6, -12, -4, 0, -4, -4,
@@ -162,7 +162,7 @@ def test_without_scales_a_float_is_that_of_torch(name: str, dtype: torch.dtype) 
     t = qmaps.quantizer(name).quantize(x)
     assert torch.equal(t.dequantize(), x.to(dtype).float())
     assert t.nbytes == dtype.itemsize * x.numel() + 4
-    # What is not finite stays so; what is too large takes the end.
+    # NaN and infinity stay; larger numbers take the end.
     assert qmaps.quantizer(name).quantize(torch.tensor([LARGEST])).dequantize().item() == min(
         largest, float(torch.finfo(dtype).max)
     )
@@ -178,7 +178,7 @@ def test_exponents_and_bfloat16_give_bfloat16() -> None:
         q = qmaps.quantizer("B32xe8m0/bf16@16s")
         t = q.quantize(values)
         scale = q.normalizer.expand(t.scales, tuple(x.shape))
-        below = values.abs() < (1 - 2.0**-8) * scale  # what is above saturates
+        below = values.abs() < (1 - 2.0**-8) * scale  # larger values saturate
         assert int(below.sum()) > 6300
         assert torch.equal(t.dequantize()[below], values.bfloat16().float()[below])
 
@@ -296,7 +296,7 @@ def test_bytes(spec: str, nbytes: int) -> None:
          "'xf16' follows the name of one normalizer"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together(make: object, message: str) -> None:
+def test_incompatible_formats_are_refused(make: object, message: str) -> None:
     with pytest.raises(qmaps.errors.SpecError) as caught:
         make()  # type: ignore[operator]
     assert str(caught.value) == message

@@ -104,7 +104,7 @@ def snapshot(optimizer: QuantizedOptimizer, params: list[Tensor]) -> list[Tensor
     """Copies of all parameters and states except counters, if they have memory."""
     results = [p.detach().clone() for p in params if not missing_bytes(p)]
     for p in params:
-        # Plans keep counters in one storage, so that what befalls one befalls all.
+        # Plans keep counters in one storage, so a change of one is a change of all.
         stored = [x for name, x in tensors_of(optimizer, p) if name != "step[0]"]
         results += [x.clone() for x in stored if not missing_bytes(x)]
     return results

@@ -13,7 +13,7 @@ from qmaps.optim import QuantizedOptimizer
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
-def given(*names: str) -> dict[str, Array]:
+def random_arrays(*names: str) -> dict[str, Array]:
     """Random p, g and states; those named in capitals are squares, so not negative."""
     arrays = {}
     for seed, name in enumerate(("p", "g", *names)):

@@ -13,7 +13,7 @@ from torch import nn
 from qmaps.optim import Adafactor
 from tests.optim.adafactor_reference import adafactor, assert_close
 from tests.optim.families import run
-from tests.optim.one_step import Array, assert_bits, given, step
+from tests.optim.one_step import Array, assert_bits, random_arrays, step
 
 f = np.float32
 SHAPES = ((30, 20), (3, 4, 5), (1, 9), (11,), ())
@@ -34,7 +34,7 @@ def rms(x: Array) -> Any:
 @pytest.mark.parametrize("factored", [False, True])
 @pytest.mark.parametrize("scale", [False, True])
 def test_the_documented_operations(scale: bool, factored: bool, maximize: bool) -> None:
-    x = given("m", "V")
+    x = random_arrays("m", "V")
     v = x["v"]
     x = {name: value.reshape(50, 80) for name, value in x.items()}
     x |= {"r": v[:50].reshape(50, 1), "c": v[50:130].reshape(1, 80)}

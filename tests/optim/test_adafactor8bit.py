@@ -12,7 +12,7 @@ from qmaps.optim import Adafactor, Adafactor8bit
 from tests.optim.families import floats, run
 
 
-def test_what_is_quantized() -> None:
+def test_quantizers_of_states() -> None:
     shapes = ((5000, 2), (5000,), (90, 80), (30,))
     log, first = "logB256/log2(in_log=true)@8u+qsr", "B128/DE-sym@8s"
     low = "logB128/log2(in_log=true)@8u+qsr"
@@ -44,7 +44,7 @@ def test_what_is_quantized() -> None:
             del state["step"]
             specs = {name: getattr(value, "quantizer", None) for name, value in state.items()}
             results.append({name: q if q is None else str(q) for name, q in specs.items()})
-        # The first parameter has (5000, 2): low rank 2, which is 10000 elements.
+        # The first parameter has (5000, 2): a low rank of 2 means 10000 elements.
         assert results == expected
         assert optimizer.state_nbytes == sum(
             value.nbytes

@@ -12,7 +12,7 @@ from torch import nn
 import qmaps
 from qmaps.optim import AdamW, AdamW4bitFactor, AdamW8bitFactor, AdamWFactor
 from tests.optim.families import model, run, train
-from tests.optim.one_step import Array, assert_bits, given, step
+from tests.optim.one_step import Array, assert_bits, random_arrays, step
 
 f = np.float32
 
@@ -26,7 +26,7 @@ def mean(x: Array, axis: int) -> Array:
 
 @pytest.mark.parametrize("maximize", [False, True])
 def test_the_documented_operations(maximize: bool) -> None:
-    x = given("m", "V")
+    x = random_arrays("m", "V")
     v = x.pop("v")
     x = {name: value.reshape(50, 80) for name, value in x.items()}
     x |= {"r": v[:50].reshape(50, 1), "c": v[50:130].reshape(1, 80)}
@@ -78,7 +78,7 @@ def test_tensors_without_rows_and_columns_take_the_step_of_adamw() -> None:
             assert set(a.state[p]) == {"step", "exp_avg", "exp_avg_sq"}
 
 
-def test_what_is_quantized() -> None:
+def test_quantizers_of_states() -> None:
     large = [nn.Parameter(torch.ones(shape)) for shape in ((5000, 2), (5000,), (64, 64))]
     for cls, first, second in (
         (AdamW4bitFactor, "B64xbf16/mu-law10:linear0@5s+qsr", "B64xbf16/geometric@3u+qsr"),

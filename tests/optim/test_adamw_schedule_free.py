@@ -13,7 +13,7 @@ from torch import nn
 
 from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamWScheduleFree, AdamWScheduleFree4bit, AdamWScheduleFree8bit
-from tests.optim.one_step import assert_bits, given, step
+from tests.optim.one_step import assert_bits, random_arrays, step
 
 STATES = {"z_offset": "d", "exp_avg_sq": "v"}
 
@@ -22,7 +22,7 @@ STATES = {"z_offset": "d", "exp_avg_sq": "v"}
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 def test_the_documented_operations(decay: float, engine: str) -> None:
     f = np.float32
-    x = given("d", "V")
+    x = random_arrays("d", "V")
     with use_backend(engine):
         actual = step(
             AdamWScheduleFree, x, 4, STATES, lr=0.01, betas=(0.9, 0.99), eps=1e-4,

@@ -372,7 +372,7 @@ def test_saved_states_that_are_put_among_states_are_checked() -> None:
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch has no distributed")
-def test_what_distributed_checkpoints_put_into_a_state_dict_is_refused(tmp_path: Any) -> None:
+def test_placeholders_of_distributed_checkpoints_are_refused(tmp_path: Any) -> None:
     import torch.distributed.checkpoint as dcp
 
     saved = trained()

@@ -17,7 +17,7 @@ from qmaps.errors import BadTypeError, BadValueError, OutputError, QmapsError
 from qmaps.optim import AdamW, Choice
 from qmaps.storage import settings
 
-# Values whose decimals are cut short in files, and one that is not its own shortest form.
+# Values with decimals cut short in files, and one in another form than the shortest.
 MINE = qmaps.Codebook([-1, -1 / 3, -1e-7 / 3, 0, 1 / 3, 0.7, 1], label="First-3fa9c1", bits=4)
 THIRD = qmaps.Codebook([0, 0.5, 1], label="third", signed=True)
 OTHER = qmaps.Codebook(torch.logspace(-6, 0, 200), label="second")
@@ -62,7 +62,7 @@ def test_an_optimizer_from_a_file_equals_one_from_objects(ending: str, tmp_path:
     path = tmp_path / f"choice.{ending}"
     choice().save(path)
     read = Choice.load(path)
-    assert list(read.overrides) == list(choice().overrides)  # the first that matches decides
+    assert list(read.overrides) == list(choice().overrides)  # the first match decides
     assert read.codebooks() == {"First-3fa9c1": MINE, "second": OTHER, "third": THIRD}
     assert read == Choice(choice().state_quantizers, choice().overrides, read.provenance)
     assert read.provenance == {
@@ -225,7 +225,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
             Choice.load(path)
 
 
-def test_what_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsavable_choices_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def message(call: object, kind: type[Exception] = BadValueError) -> str:
         with pytest.raises(QmapsError) as caught:
             call()
@@ -264,7 +264,7 @@ def test_what_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert json.loads(choice().to_json())["codebooks"]["First-3fa9c1"]["values"][1] == -0.33333334
 
 
-def made(path: Path) -> Path:
+def write_choice(path: Path) -> Path:
     """Write a file with quantizers, overrides, a size and a codebook."""
     choice = Choice(
         {"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "B64xbf16/geometric@3u+qsr"},
@@ -290,7 +290,7 @@ def named() -> list[tuple[str, nn.Parameter]]:
 def test_a_file_in_place_of_a_preset(kind: str, tmp_path: Path) -> None:
     if kind == "yaml":
         pytest.importorskip("yaml", reason="PyYAML is not installed")
-    path = made(tmp_path / ("c.yaml" if kind == "yaml" else "c.json"))
+    path = write_choice(tmp_path / ("c.yaml" if kind == "yaml" else "c.json"))
     expected = planned(AdamW(named(), **qmaps.load_choice(path)))
     assert ("1.weight", "exp_avg", "B64/mine@2s") in expected
     file = path if kind == "path" else str(path)
@@ -301,8 +301,8 @@ def test_a_file_in_place_of_a_preset(kind: str, tmp_path: Path) -> None:
     assert planned(optimizer) == expected
 
 
-def test_what_is_given_beside_a_file_comes_first(tmp_path: Path) -> None:
-    path = str(made(tmp_path / "c.json"))
+def test_arguments_override_a_file(tmp_path: Path) -> None:
+    path = str(write_choice(tmp_path / "c.json"))
     actual = planned(
         AdamW(named(), state_quantizers=path, overrides={"1.*": "8bit"}, min_quantized_size=64)
     )
@@ -335,7 +335,7 @@ def test_the_least_size_beside_a_file(
 def test_wrong_and_missing_files_are_named_with_their_option(tmp_path: Path) -> None:
     missing, unlike, sound = (str(tmp_path / f"{n}.json") for n in ("none", "other", "whole"))
     Path(unlike).write_text('{"verdict": "safe"}')
-    made(Path(sound))
+    write_choice(Path(sound))
     for options, message in (
         ({"state_quantizers": missing},
          f"state_quantizers={missing!r}: it cannot be read (No such file or directory)"),

@@ -44,7 +44,7 @@ def stepped(cls: type[QuantizedOptimizer], **options: Any) -> tuple[nn.Module, Q
     return net, optimizer
 
 
-def kept(optimizer: QuantizedOptimizer) -> dict[str, str | None]:
+def quantizers_of(optimizer: QuantizedOptimizer) -> dict[str, str | None]:
     """Quantizers of the first parameter's states, a matrix."""
     state = optimizer.state[optimizer.param_groups[0]["params"][0]]
     return {
@@ -93,10 +93,12 @@ def test_it_steps_as_torchs(family: Family, options: Options) -> None:
 @pytest.mark.parametrize("cls", OF_ONE_WIDTH)
 def test_classes_of_one_width_quantize(cls: type[QuantizedOptimizer]) -> None:
     _, optimizer = stepped(cls)
-    specs = [spec for spec in kept(optimizer).values() if spec is not None]
+    specs = [spec for spec in quantizers_of(optimizer).values() if spec is not None]
     assert specs
     bits = {qmaps.quantizer(spec).map.bits for spec in specs}
-    paired = {3, 5} if "exp_avg_sq" in kept(optimizer) else {5}  # 4 bits for each state in the mean
+    paired = (
+        {3, 5} if "exp_avg_sq" in quantizers_of(optimizer) else {5}
+    )  # 4 bits for each state in the mean
     assert bits in ([{4}, paired] if "4bit" in cls.__name__ else [{8}])
 
 
@@ -125,7 +127,7 @@ def test_a_checkpoint_in_32_bits_loads() -> None:
         net = model()
         optimizer = AdamW(net.named_parameters())
         optimizer.load_state_dict(saved.state_dict())
-        assert kept(optimizer) == {"exp_avg": None, "exp_avg_sq": None}
+        assert quantizers_of(optimizer) == {"exp_avg": None, "exp_avg_sq": None}
         theirs = saved.param_groups[0]["params"][0]
         for name in ("exp_avg", "exp_avg_sq"):
             ours = optimizer.state[net[0].weight][name]
@@ -158,7 +160,7 @@ def test_a_checkpoint_of_an_8_bit_run_goes_on_in_8_bits(version: str) -> None:
     assert optimizer.param_groups[0]["state_quantizers"] == eight
     for trained, its in ((net, before), (resumed, optimizer)):
         train(trained, its, range(3, 6))
-        assert kept(its) == eight
+        assert quantizers_of(its) == eight
     assert all(map(torch.equal, net.parameters(), resumed.parameters()))
 
 
@@ -173,7 +175,7 @@ def test_a_checkpoint_of_an_earlier_4_bit_run_goes_on_with_its_quantizers() -> N
     optimizer.load_state_dict(saved)
     for trained, its in ((net, before), (resumed, optimizer)):
         train(trained, its, range(3, 6))
-        assert kept(its) == {"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}
+        assert quantizers_of(its) == {"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}
     assert all(map(torch.equal, net.parameters(), resumed.parameters()))
 
 
@@ -185,11 +187,14 @@ def test_quantized_states_whose_groups_name_no_quantizer_are_decoded_in_the_next
     net = model()
     optimizer = AdamW(net.named_parameters())
     optimizer.load_state_dict(saved)
-    assert kept(optimizer) == {"exp_avg": "B256/DE-sym@8s", "exp_avg_sq": "B256/geometric@8u+qsr"}
+    assert quantizers_of(optimizer) == {
+        "exp_avg": "B256/DE-sym@8s",
+        "exp_avg_sq": "B256/geometric@8u+qsr",
+    }
     row = optimizer.memory().rows[0]
     assert row.why == "32 bits from the next step: no quantizer for exp_avg"
     decoded = floats(optimizer.state[net[0].weight]["exp_avg"]).clone()
     net[0].weight.grad = torch.zeros_like(net[0].weight)
     optimizer.step()
-    assert kept(optimizer) == {"exp_avg": None, "exp_avg_sq": None}
+    assert quantizers_of(optimizer) == {"exp_avg": None, "exp_avg_sq": None}
     torch.testing.assert_close(optimizer.state[net[0].weight]["exp_avg"], 0.9 * decoded)

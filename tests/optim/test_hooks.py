@@ -104,7 +104,7 @@ def test_a_hook_sees_no_quantized_tensor_and_the_object_that_is_returned() -> No
     assert not isinstance(saved["state"][0]["exp_avg"], QuantizedTensor)
     handle.remove()
     assert str(optimizer.state_dict()) == str(saved)
-    # One that returns another object decides what is returned, whatever that is.
+    # A hook may return another object of any type; state_dict returns this object.
     optimizer.register_state_dict_post_hook(lambda *_: {"nothing": "left"})
     assert optimizer.state_dict() == {"nothing": "left"}
 
@@ -142,7 +142,7 @@ def test_entries_of_other_tensors_and_other_kinds() -> None:
     assert alike(play)[-1] is True
 
 
-def test_what_else_looks_at_states_passes_over_such_entries(tmp_path: Any) -> None:
+def test_other_readers_of_states_skip_such_entries(tmp_path: Any) -> None:
     _, optimizer = trained(AdamW8bit)
     before = optimizer.state_nbytes, str(optimizer.memory())
     optimizer.state["extra"] = 5  # type: ignore[index,assignment]

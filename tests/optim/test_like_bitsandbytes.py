@@ -84,7 +84,7 @@ def test_the_table_holds_what_theirs_reaches(sign: str) -> None:
     q = qmaps.quantizer(f"B256/DE-table@8{sign}")
     values = q.map.codebook()
     assert torch.allclose(reached.unique(), values, rtol=1e-6, atol=0)
-    # Theirs is nearest to the middle of a cell, which is 3e-5 wide.
+    # Theirs is nearest to the middle of a cell of width 3e-5.
     actual = q.quantize(x).dequantize().reshape(-1)
     unequal = ~torch.isclose(actual, reached, rtol=1e-6, atol=0)
     assert bool(((actual - x.reshape(-1)).abs() <= (reached - x.reshape(-1)).abs() + 1e-7).all())

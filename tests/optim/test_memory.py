@@ -36,7 +36,7 @@ def after_a_step(optimizer) -> None:
 
 @pytest.mark.parametrize("specs", SPECS)
 @pytest.mark.parametrize("family", FAMILIES, ids=label)
-def test_what_is_predicted_is_what_a_step_takes(family: Family, specs: str) -> None:
+def test_the_prediction_equals_the_memory_after_a_step(family: Family, specs: str) -> None:
     names = family.full.state_names
     chosen = {name: SPECS[specs][name not in family.full.signed_states] for name in names}
     options = {**family.options[-1], "state_quantizers": chosen, "min_quantized_size": 100}

@@ -15,7 +15,7 @@ from qmaps.engines.step_scalars import nesterov_momentum, nesterov_product
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.ops.backends import use_backend
 from qmaps.optim import NAdam, NAdam4bit, NAdam8bit
-from tests.optim.one_step import assert_bits, given, step
+from tests.optim.one_step import assert_bits, random_arrays, step
 
 STATES = {"exp_avg": "m", "exp_avg_sq": "v"}
 
@@ -24,7 +24,7 @@ STATES = {"exp_avg": "m", "exp_avg_sq": "v"}
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_the_documented_operations(decoupled: bool, maximize: bool) -> None:
     f = np.float32
-    x = given("m", "V")
+    x = random_arrays("m", "V")
     options = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-4, "weight_decay": 0.3,
                "momentum_decay": 0.02, "decoupled_weight_decay": decoupled,
                "maximize": maximize}  # fmt: skip

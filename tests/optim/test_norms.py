@@ -40,7 +40,7 @@ def test_the_order_of_sums(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(_norms, "_PIECE", 2 * CHUNK)
     assert float(square_sum(x)) == expected
     if x.dim() > 1:
-        # Row-major order counts, not that of memory.
+        # Row-major order counts, not the order in memory.
         assert float(square_sum(x.transpose(0, -1).contiguous().transpose(0, -1))) == expected
 
 

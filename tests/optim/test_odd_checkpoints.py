@@ -208,11 +208,11 @@ def test_anything_in_a_file_is_read_or_refused(data: st.DataObject, tmp_path: Pa
     saved = trained(data.draw(st.sampled_from(CLASSES))).state_dict()
     place = data.draw(st.sampled_from(places(saved)))
     damaged = changed(saved, place, data.draw(objects()))
-    # A file that is read lazily must not be written again.
+    # A lazily read file must not be overwritten.
     path = tmp_path / f"{len(list(tmp_path.iterdir()))}.pt"
     try:
         torch.save(damaged, path)
-    except Exception:  # nothing that a file could hold
+    except Exception:  # a file could not hold it
         return
     refused(read, path)
     refused(convert_file, path, tmp_path / "out.pt", to="torch", overwrite=True)
@@ -270,7 +270,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("place", "value", "error", "message"), WRONG, ids=range(len(WRONG)))
-def test_what_is_wrong_is_said(
+def test_messages_name_the_fault(
     place: tuple[Any, ...], value: Any, error: type[Exception], message: str
 ) -> None:
     optimizer = trained()

@@ -45,7 +45,7 @@ def options_of(cls: type[Any]) -> list[str]:
     return sorted(names - ({"state_quantizers"} if issubclass(cls, FixedWidth) else set()))
 
 
-def made(cls: type[Any], options: dict[str, Any], in_group: bool) -> Any:
+def optimizer_with(cls: type[Any], options: dict[str, Any], in_group: bool) -> Any:
     layer = torch.nn.Linear(6, 4)
     if cls in LOW:
         layer = lpmm.convert(layer)
@@ -62,7 +62,7 @@ def made(cls: type[Any], options: dict[str, Any], in_group: bool) -> Any:
 
 
 def used(cls: type[Any], options: dict[str, Any], in_group: bool) -> None:
-    optimizer = made(cls, options, in_group)
+    optimizer = optimizer_with(cls, options, in_group)
     optimizer.step()
     optimizer.zero_grad()
     assert str(optimizer.memory())
@@ -131,18 +131,18 @@ FIRST = [
 
 @pytest.mark.parametrize(("options", "error", "message"), FIRST, ids=range(len(FIRST)))
 @pytest.mark.parametrize("in_group", [False, True])
-def test_what_is_wrong_is_said(
+def test_messages_name_the_fault(
     options: dict[str, Any], error: type[QmapsError], message: str, in_group: bool
 ) -> None:
     with pytest.raises(error) as caught:
-        made(optim.AdamW, options, in_group)
+        optimizer_with(optim.AdamW, options, in_group)
     assert re.sub(r"0x\w+", "0x..", str(caught.value)) == message
 
 
 def test_one_element_tensors_are_numbers() -> None:
     for lr in (torch.tensor(0.1), torch.tensor([0.1]), torch.tensor(1)):
-        made(optim.AdamW, {"lr": lr}, False).step()
-    made(optim.AdamW, {"betas": (torch.tensor(0.9), torch.tensor(0.99))}, False).step()
+        optimizer_with(optim.AdamW, {"lr": lr}, False).step()
+    optimizer_with(optim.AdamW, {"betas": (torch.tensor(0.9), torch.tensor(0.99))}, False).step()
 
 
 def recorded(optimizer: Any, out: Any, options: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ def test_the_documentation_lists_the_values_that_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("name", INSTEAD)
-def test_each_is_refused_with_what_stands_for_it(name: str) -> None:
+def test_each_is_refused_with_its_replacement(name: str) -> None:
     library, _, replacement = INSTEAD[name]
     for cls in (optim.AdamW, optim.Lion4bit):
         with pytest.raises(BadTypeError) as caught:

@@ -255,7 +255,7 @@ def low_precision(model: Net, _: AdamW8bit) -> None:
          "scaler=1.0 must be a torch.amp.GradScaler or None"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_right_is_refused(
+def test_wrong_uses_are_refused(
     use: Callable[[Net, AdamW8bit], object], error: type[Exception], message: str
 ) -> None:
     _, model, _, optimizer = pair()

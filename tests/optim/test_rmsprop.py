@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from qmaps.optim import RMSprop, RMSprop4bit, RMSprop8bit
-from tests.optim.one_step import assert_bits, given, step
+from tests.optim.one_step import assert_bits, random_arrays, step
 
 
 @pytest.mark.parametrize("maximize", [False, True])
@@ -20,7 +20,7 @@ def test_the_documented_operations(
 ) -> None:
     f = np.float32
     # Squares of a and averages of squares are unrelated here, so that some variances are negative.
-    x = given("V", "b", "a")
+    x = random_arrays("V", "b", "a")
     names = {"square_avg": "v"}
     if momentum:
         names["momentum_buffer"] = "b"

@@ -45,7 +45,7 @@ def test_only_neighbours_and_by_the_elements_own_bits(bits: list[int], seed: int
         assert bits_of(y).item() == (high + up) << 16
 
 
-def test_what_bfloat16_holds_stays() -> None:
+def test_bfloat16_numbers_stay() -> None:
     every = floats(np.arange(2**16, dtype=np.uint32) << 16)
     actual = round_stochastically(every, RoundingKey(seed=1))
     numbers = ~every.isnan()

@@ -68,7 +68,7 @@ def test_in_32_bits_it_is_torch_over_20_steps(family: Family, options: Options) 
         # torch's SGD counts no steps.
         assert set(states[number]) == {"step", *wanted.get(number, ())}
         for name, value in wanted.get(number, {}).items():
-            same_dtype = name != "step"  # whose count goes on where torch's float32 stops
+            same_dtype = name != "step"  # its count continues where torch's float32 stops
             torch.testing.assert_close(
                 states[number][name], value, rtol=2e-6, atol=1e-6, check_dtype=same_dtype
             )

@@ -106,7 +106,9 @@ def test_power_iterations_find_the_eigenvectors() -> None:
     torch.testing.assert_close((basis.t() @ vectors).abs(), torch.eye(12), rtol=0, atol=1e-2)
 
 
-def test_what_does_not_converge_is_tried_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decomposition_that_does_not_converge_is_tried_in_float64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     eigh = torch.linalg.eigh
 
     def fails(x: Tensor) -> object:
@@ -175,7 +177,7 @@ def test_the_second_moment_has_no_zero() -> None:
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("step", [0, 1, 2])
-def test_what_is_not_finite_does_as_it_is_told(bad: float, step: int) -> None:
+def test_infinite_gradients_follow_the_policy(bad: float, step: int) -> None:
     for policy in ("propagate", "skip"):
         param = nn.Parameter(torch.randn(6, 4))
         optimizer = SOAP([param], precondition_frequency=2, nonfinite=policy)

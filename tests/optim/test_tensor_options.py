@@ -99,7 +99,7 @@ def test_tensors_count_as_their_numbers_and_stay(
         complete = make(nn.Linear(2, 2).parameters(), **chosen).defaults
         options = {k: tensors(v, dtype) for k, v in complete.items() if k not in SHARED}
         actual = list(numbers(tuple(options.values())))
-        assert len(actual) >= 2  # lr, and what the test is about
+        assert len(actual) >= 2  # lr, and the options under test
         before = [tensor.clone() for tensor in actual]
         net, optimizer = trained(make, {**options, **small})
         same, expected_optimizer = trained(

@@ -107,7 +107,7 @@ def test_training_can_fail() -> None:
     assert holds(exhibit, training(float("nan"), 4.0, 2.001)) == [False, True, True]
 
 
-def test_what_diverges_does_not_hide_the_others() -> None:
+def test_a_diverging_curve_does_not_hide_the_others() -> None:
     labels = [run.label for run in log_space_quantization.CONTENDERS.values()]
     curves = pd.DataFrame({"run": [BASE.label, *labels]})
     shown = log_space_quantization.shown(curves)["run"].tolist()

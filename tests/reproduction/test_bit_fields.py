@@ -63,7 +63,7 @@ def test_bits_of_numbers(spec: str, value: float, bits: str, decoded: float) -> 
     assert number == pytest.approx(decoded, rel=1e-6)
 
 
-def test_what_has_no_such_bits_is_refused() -> None:
+def test_maps_without_bit_fields_are_refused() -> None:
     allowed = "allowed are tree, static-tree, mantissa and linear0"
     for spec, message in (
         ("DE@8s", f"maps holds DE@8s; {allowed}"),

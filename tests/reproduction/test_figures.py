@@ -28,7 +28,7 @@ def test_every_figure_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(FRAMES))
-def test_what_holds_for_every_figure(name: str, tmp_path: Path) -> None:
+def test_checks_of_every_figure(name: str, tmp_path: Path) -> None:
     figure, subject = getattr(figures, name), SUBJECTS[name]
     checks.columns_are_enough(figure, subject)
     checks.missing_columns_are_named(name, figure, subject)

@@ -27,7 +27,7 @@ def test_a_number_in_doubt_is_no_difference() -> None:
 
     assert verdict(2.0) is Verdict.DOUBT
     assert verdict(2.0, doubt="") is Verdict.DIFFERS
-    assert verdict(1.01) is Verdict.DOUBT  # what cannot be right is not reproduced
+    assert verdict(1.01) is Verdict.DOUBT  # an impossible number is not reproduced
     assert verdict(float("nan")) is Verdict.NOT_COMPARED
     assert weakest([Verdict.DOUBT, Verdict.REPRODUCED]) is Verdict.DOUBT
     assert weakest([Verdict.DOUBT, Verdict.ORDERING]) is Verdict.ORDERING
@@ -89,17 +89,17 @@ def test_absolute_errors_in_doubt_contradict_the_relative_ones_beside_them() -> 
     magnitude = (ours["paper_abs"] / ours["paper_rel"]) / (
         ours["search_abs_error"] / ours["search_rel_error"]
     )
-    ours["told"] = magnitude
-    told_by = ours.set_index(["data", "type"])["told"]
+    ours["magnitude"] = magnitude
+    magnitudes = ours.set_index(["data", "type"])["magnitude"]
     theirs = published(PARALLELISM, table_2.EXHIBIT.name)
     doubted = theirs[theirs["doubt"] != ""]
     assert len(doubted)
     for row in doubted.itertuples():
         data = str(row.quantity).removeprefix("mean absolute error, ")
         # The magnitude of uniform numbers is known; elsewhere the tree's is taken.
-        due = 1.0 if data.startswith("uniform") else told_by[data, "dynamic tree"]
-        assert not 1 / 3 < told_by[data, row.what] / due < 3
+        due = 1.0 if data.startswith("uniform") else magnitudes[data, "dynamic tree"]
+        assert not 1 / 3 < magnitudes[data, row.what] / due < 3
     samples = [data for data in ours["data"].unique() if data.startswith("normal")]
     for data in samples:
-        ratio = told_by[data, "linear"] / told_by[data, "dynamic tree"]
+        ratio = magnitudes[data, "linear"] / magnitudes[data, "dynamic tree"]
         assert ratio == pytest.approx(1, abs=0.3)

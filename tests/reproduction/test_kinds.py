@@ -24,7 +24,7 @@ from reproduction.verdict import beside
 pytestmark = pytest.mark.slow
 
 
-def test_what_needs_nothing_is_computed() -> None:
+def test_exhibits_without_inputs_are_computed() -> None:
     for paper in PAPERS.values():
         for exhibit in paper.exhibits:
             measured = exhibit.kind_of("") is Kind.MEASURED

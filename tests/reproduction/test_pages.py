@@ -101,7 +101,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("name", MISSING)
-def test_what_is_out_of_reach_is_named_where_it_is_missing(pages: Path, name: str) -> None:
+def test_missing_data_are_named_with_their_exhibit(pages: Path, name: str) -> None:
     paper, text = PAPERS[name], (pages / "papers.md").read_text()
     for data, label in MISSING[name].items():
         rows = [row for row in paper.left_out.itertuples() if data in str(row.why)]
@@ -203,7 +203,7 @@ def test_a_page_in_a_browser(pages: Path, file: str) -> None:
         ("information", "information"),
     ],
 )
-def test_what_a_cell_is_sorted_by(cell: str, sorted_by: str) -> None:
+def test_sort_keys_of_cells(cell: str, sorted_by: str) -> None:
     assert page._raw(cell) == sorted_by
 
 

@@ -87,7 +87,7 @@ def test_a_users_page_has_none(make: Make) -> None:
         assert "MiniLM" not in text
 
 
-def test_how_long_it_is_fine_tuned() -> None:
+def test_steps_of_the_fine_tuning() -> None:
     assert Context(Path(), size=FULL).steps("minilm") == 20
     assert Context(Path(), size=QUICK).steps("minilm") == 4
     assert Context(Path(), size=QUICK).steps("stdlib-lm-tiny") == 40

@@ -189,7 +189,7 @@ def test_a_table_of_which_no_number_is_compared_is_not_headed_by_a_statement() -
     assert Result(exhibit, finding).tally == "1 reproduced, 2 same ordering, 1 not compared"
 
 
-def found(name: str, exhibit: str, runs: Path) -> Finding:
+def finding_of(name: str, exhibit: str, runs: Path) -> Finding:
     (chosen,) = [candidate for candidate in PAPERS[name].exhibits if candidate.name == exhibit]
     return chosen.find(chosen.build(Context(runs, reports=REPORTS)))
 
@@ -212,7 +212,7 @@ STANDING = {
 
 @pytest.mark.parametrize(("name", "exhibit"), STANDING)
 def test_every_metric_of_the_tables_is_compared(name: str, exhibit: str, tmp_path: Path) -> None:
-    finding = found(name, exhibit, tmp_path)
+    finding = finding_of(name, exhibit, tmp_path)
     assert finding.numbers is not None
     printed = finding.numbers[finding.numbers["paper"].notna()]
     stood = printed[printed["proxy"] != ""]

@@ -86,7 +86,7 @@ def test_a_gap_that_grows_with_a_hyperparameter_is_not_steady() -> None:
     assert [statement.holds for statement in worse.statements] == [False, False]
 
 
-def test_what_eps_costs_is_the_models_only_if_another_model_pays_nothing() -> None:
+def test_the_cost_of_eps_is_explained_by_the_model_only_if_another_model_has_none() -> None:
     frames = dict(built(figure_3.build))
     (difference,) = figure_3.find(frames).differences
     assert not difference.elsewhere  # at twice the rate 8 bits end behind, too

@@ -114,7 +114,7 @@ def test_a_kill_at_any_moment_of_a_save_loses_nothing(tmp_path: Path) -> None:
     assert done.stdout.startswith("killed ")
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_saved_values_are_loaded(tmp_path: Path) -> None:
     path = tmp_path / "c.pt"
     for value in (1.0, 2.0):
         checkpoint.save({"x": torch.tensor([value]), "n": [value]}, path)
@@ -149,7 +149,7 @@ def test_numbers_of_numpy(add: list[type], tmp_path: Path) -> None:
         assert {*torch.serialization.get_safe_globals()} == before
 
 
-def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+def test_unloadable_values_are_not_saved(tmp_path: Path) -> None:
     path = tmp_path / "c.pt"
     checkpoint.save({"x": 1}, path)
     with pytest.raises(BadTypeError) as caught:

@@ -188,14 +188,14 @@ def test_a_run_folder_with_a_damaged_file(done: bool, tmp_path: Path) -> None:
             actual = outcome(lambda: read_run(tmp_path))
             assert "\n" not in str(actual) if isinstance(actual, QmapsError) else actual == expected
         path.write_bytes(content)
-    for name in names[::2]:  # that a checkpoint is read without its losses.csv is right
+    for name in names[::2]:  # a checkpoint may be read without its losses.csv
         path = tmp_path / name
         content = path.read_bytes()
         path.write_bytes(content[: len(content) // 2])
         with pytest.raises(QmapsError):
             read_run(tmp_path)
         path.write_bytes(content)
-    (tmp_path / "run.json").unlink()  # nothing says then what the other files are of
+    (tmp_path / "run.json").unlink()  # without it nothing identifies the other files
     with pytest.raises(OutputError) as caught:
         read_run(tmp_path)
     assert str(caught.value) == (
@@ -241,7 +241,7 @@ def test_a_damaged_description_of_a_sweep(tmp_path: Path) -> None:
         path.write_bytes(damaged(content, chance))
         actual = outcome(lambda: flat(swept(tmp_path)))
         assert str(actual) == refusal if isinstance(actual, QmapsError) else actual == expected
-    # Without it no one knows what the parts are of.
+    # Without it nothing identifies the parts.
     path.unlink()
     resumed = sweep.run(small(), ["B8/DE@5s"], out=tmp_path, min_quantized_size=0)
     assert set(resumed["quantizer"]) == {"B8/DE@5s"}

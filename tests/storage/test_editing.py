@@ -173,7 +173,7 @@ def test_numbers_in_a_stream_keep_its_length(old: float, new: int, tmp_path: Pat
     content = stream.read_bytes()
     path.write_bytes(b"before" + content + b"after")
     part = Part(path, 6, len(content))
-    renumber(part, "step", old + 1, new)  # which is not there
+    renumber(part, "step", old + 1, new)  # the stream has no such number
     assert path.read_bytes() == b"before" + content + b"after"
     renumber(part, "step", old, new)
     (actual,) = checkpoint.load_part(part)

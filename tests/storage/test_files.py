@@ -129,7 +129,7 @@ def test_hints(name: str, allowed: list[str], hint: str) -> None:
 
 @pytest.mark.parametrize("error", [e for e in vars(errors).values() if isinstance(e, type)])
 def test_errors_are_values_or_types(error: type) -> None:
-    # Another process that ends is nobody's bad input.
+    # The end of another process is not an error of input.
     base = errors.QmapsError, errors.CommunicationError
     if issubclass(error, errors.QmapsError) and error not in base:
         assert issubclass(error, (ValueError, TypeError))

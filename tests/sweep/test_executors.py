@@ -156,7 +156,7 @@ def test_an_executor_that_lost_its_workers(path: Path) -> None:
     )
 
 
-def test_what_workers_cannot_do(path: Path) -> None:
+def test_impossible_work_for_workers_is_refused(path: Path) -> None:
     cases = {
         "states in memory cannot be read by workers; give the path of captured states or of a "
         "checkpoint": (tensors(), {"workers": 2}),
@@ -196,7 +196,7 @@ def test_a_script_without_a_guard(path: Path, tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_executor_and_no_number_of_workers(path: Path) -> None:
+def test_bad_executors_and_numbers_of_workers_are_refused(path: Path) -> None:
     closed = ThreadPoolExecutor(1)
     closed.shutdown()
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [

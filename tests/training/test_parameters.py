@@ -22,7 +22,7 @@ def test_frozen_parameters_stay_and_thaw(kind: str, engine: str) -> None:
     model[0].weight.requires_grad_(False)
     optimizer = make(kind, model.parameters())
     before = model[0].weight.clone()
-    # The frozen one keeps its number: what is random does not depend on what is frozen.
+    # The frozen one keeps its number, so random numbers do not depend on frozen parameters.
     twin = net()
     expected = make(kind, twin.parameters())
     for number in range(4):
@@ -80,7 +80,7 @@ def test_strides_change_nothing(kind: str, dtype: torch.dtype, engine: str) -> N
     ]
     assert not any(x.is_contiguous() for x in strided)
     ours, theirs = ([nn.Parameter(x.clone()) for x in tensors] for tensors in (strided, dense))
-    # A clone packs what has gaps.
+    # A clone has no gaps.
     ours[2].data = strided[2]
     rounding = {"stochastic_rounding": True, "seed": 3}
     optimizer, plain = make(kind, ours, **rounding), make(kind, theirs, **rounding)
@@ -208,7 +208,9 @@ def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.float64], ids=str)
-def test_what_thaws_in_another_dtype_is_refused_at_its_first_gradient(dtype: torch.dtype) -> None:
+def test_a_parameter_thawed_in_another_dtype_is_refused_at_its_first_gradient(
+    dtype: torch.dtype,
+) -> None:
     plain = nn.Parameter(torch.ones(3))
     odd = nn.Parameter(torch.zeros(3, dtype=dtype), requires_grad=False)
     packed = nn.Parameter(torch.zeros(3, dtype=torch.uint8), requires_grad=False)
@@ -229,7 +231,7 @@ def test_what_thaws_in_another_dtype_is_refused_at_its_first_gradient(dtype: tor
 
 
 @EVERY
-def test_what_has_no_elements_at_its_address_is_left_to_the_reference(
+def test_tensors_without_elements_at_their_address_step_on_the_reference(
     kind: str, engine: str
 ) -> None:
     twin = net()

@@ -154,7 +154,7 @@ def test_a_form_that_changes_between_steps(engine: str) -> None:
     forms = [True, "bf16+16", True, "bf16+8", "bf16+16", "bf16+8", True, False, "bf16+8"]
     for number, form in enumerate(forms):
         narrow.param_groups[0]["master_weights"] = form
-        if form == "bf16+8":  # what it takes over is rounded first
+        if form == "bf16+8":  # values are rounded first
             for q in params_of(wide):
                 q.data = as_stored(q.data, form)
         elif form is False:

@@ -54,7 +54,7 @@ REFUSED = [
 @pytest.mark.parametrize("in_group", [False, True])
 @pytest.mark.parametrize(("options", "message"), REFUSED)
 @pytest.mark.parametrize("cls", [optim.Adam, optim.AdamW, optim.AdamW4bit, optim.AdamW8bit])
-def test_what_would_change_the_rule_is_refused(
+def test_options_that_change_the_rule_are_refused(
     cls: type[optim.QuantizedOptimizer], options: dict[str, Any], message: str, in_group: bool
 ) -> None:
     p = nn.Parameter(torch.zeros(3))

@@ -36,7 +36,7 @@ def test_choices_are_optimal_for_the_bytes_they_take(seed: int) -> None:
         assert actual.nbytes <= budget
         assert best <= actual.error <= largest
         largest = actual.error  # more bytes, less error
-    # With a multiplier: what a Lagrangian finds is found with its bytes as the budget.
+    # With a multiplier: its picks are found with their bytes as the budget.
     for price in (0.001, 0.01, 0.02, 0.05):
         costs = [[o.error + price * o.nbytes for o in options] for options in tensors]
         picks = [row.index(min(row)) for row in costs]

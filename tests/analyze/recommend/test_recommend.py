@@ -81,7 +81,7 @@ def test_one_safe_pair_within_the_budget_is_chosen(states: CapturedStates) -> No
     assert exact.choice.overrides == {}
 
 
-def test_where_no_pair_is_safe_each_kind_gets_its_own(recommendation: Recommendation) -> None:
+def test_without_a_safe_pair_each_tensor_gets_its_own(recommendation: Recommendation) -> None:
     assert recommendation.pairs.set_index("quantizer")["verdict"][FOUR] == "caution"
     tensors = recommendation.tensors.set_index(["parameter", "quantizer"])
     chosen = recommendation.tensors[recommendation.tensors["chosen"]].set_index("parameter")
@@ -152,7 +152,7 @@ def test_zero_points_come_last_and_longer_updates_are_no_gain(states: CapturedSt
     chosen = recommendation.tensors[recommendation.tensors["chosen"]].set_index("parameter")
     assert chosen.loc["c", "quantizer"] == short
     assert set(chosen["quantizer"]) == {short, wide}  # it has zero points only in c
-    # Updates that are too long are no gain, and do not make up for noise.
+    # Too long updates are no gain, and do not make up for noise.
     row = {"zero_point_share": 0.0, "largest_update": 5.0, "cost": 1.0, "update_noise": 0.0}
     assert _lost({**row, "update_gain": 1.3}, 2.0) == 0
     assert _lost({**row, "update_gain": 1.3, "update_noise": 1.0}, 2.0) == 0.01
@@ -228,7 +228,7 @@ def test_second_moments_that_can_be_zero_are_not_chosen_unless_named() -> None:
 def test_zero_points_are_counted_on_all_elements() -> None:
     draw = torch.Generator().manual_seed(0)
     v = torch.rand(600, 64, generator=draw) + 0.5
-    v[1, :40] = 1e-8  # in no row that is replayed
+    v[1, :40] = 1e-8  # in no replayed row
     m = torch.randn(600, 64, generator=draw).sign() * 0.3
     states = {"w": {"exp_avg": m, "exp_avg_sq": v}, "small": {"exp_avg": m, "exp_avg_sq": v + 1}}
     recommendation = recommend(states, bits=9, share=0.01, candidates=[ZERO, FOUR, EIGHT])
@@ -241,7 +241,7 @@ def test_zero_points_are_counted_on_all_elements() -> None:
     assert (rows.xs(EIGHT, level="quantizer")["zero_point_share"] == 0).all()
 
 
-def test_what_is_not_measured_or_unsafe_is_named() -> None:
+def test_unmeasured_and_unsafe_parameters_are_named() -> None:
     draw = torch.Generator().manual_seed(0)
     m, v = torch.randn(48, 128, generator=draw), torch.rand(48, 128, generator=draw) + 0.5
     hard = v * 10.0 ** (-8 - 8 * torch.rand(48, 128, generator=draw))
@@ -379,7 +379,7 @@ def test_parameters_that_are_not_named_stay_in_32_bits(states: CapturedStates) -
     assert "    min_quantized_size=29,\n)" in low.code
     high = recommend(states, min_quantized_size=7000)
     assert built(high.choice).memory().nbytes == high.nbytes
-    assert high.choice.overrides == {}  # the size leaves out what needs no override
+    assert high.choice.overrides == {}  # the size makes overrides unnecessary
 
 
 def test_overrides_are_patterns() -> None:

@@ -201,7 +201,7 @@ def test_every_measure_against_its_definition(
     }  # fmt: skip
 
 
-def test_what_a_row_says_of_itself(frame: pd.DataFrame) -> None:
+def test_columns_of_a_row(frame: pd.DataFrame) -> None:
     row = frame.iloc[0]
     assert len(frame) == len(PAIRS)  # one parameter is too small
     assert row[["step", "parameter", "shape", "numel", "steps", "gradients"]].tolist() == [
@@ -331,7 +331,7 @@ def test_a_repeated_error_leads_farther_away_than_a_random_one(recording: Path) 
 
 def test_a_run_that_maximizes(tmp_path: Path, frame: pd.DataFrame) -> None:
     actual = qmaps.replay.run(record(tmp_path, maximize=True), PAIRS[-1:])
-    # The same gradients; the moment, the update and what it is multiplied by are all negated.
+    # The same gradients; the moment, the update and its factor are all negated.
     wanted = frame[frame["quantizer"] == PAIRS[-1]]
     for name in ("descent", "largest_update"):
         assert actual[name].item() == pytest.approx(wanted[name].item(), rel=1e-5)
@@ -341,7 +341,7 @@ def test_a_run_that_maximizes(tmp_path: Path, frame: pd.DataFrame) -> None:
 def test_no_exact_update_is_larger_than_the_largest_possible(betas: tuple[float, float]) -> None:
     beta1, beta2 = betas
     for steps in (1, 2, 30):
-        # The gradients for which the bound is attained: Cauchy-Schwarz with equality.
+        # Gradients that attain the bound: Cauchy-Schwarz with equality.
         ages = np.arange(steps)
         g = (ages == 0).astype(float) if beta2 == 0 else (beta1 / beta2) ** ages
         m = (1 - beta1) * (beta1**ages * g).sum() / (1 - beta1**steps)

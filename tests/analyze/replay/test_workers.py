@@ -69,7 +69,7 @@ def test_recommendations_are_the_same(path: Path, monkeypatch: pytest.MonkeyPatc
     assert shared.summary() == alone.summary()
 
 
-def test_what_workers_cannot_do(path: Path) -> None:
+def test_states_in_memory_and_broken_executors_are_refused(path: Path) -> None:
     with pytest.raises(BadValueError) as caught:
         qmaps.replay.run(capture.CapturedStates.from_tensors(tensors()), PAIRS, workers=2)
     assert str(caught.value) == (

@@ -177,7 +177,7 @@ def test_a_parameter_kept_in_32_bits_stays_so() -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_states_that_it_kept_in_32_bits_stay_so(named: bool) -> None:
+def test_its_states_in_32_bits_stay_in_32_bits(named: bool) -> None:
     """Its GlobalOptimManager keeps those of embeddings in 32 bits."""
     net, adam = trained(bnb.AdamW8bit, min_8bit_size=500)
     exact = flat(trained(bnb.AdamW)[1].state_dict())[0]
@@ -197,7 +197,7 @@ def test_states_that_it_kept_in_32_bits_stay_so(named: bool) -> None:
             "overrides of the loading optimizer do not name",
         )
     )
-    # By the checkpoint's overrides, or by those of the optimizer that loads it.
+    # By the checkpoint's overrides, or by the loading optimizer's.
     optimizer = AdamW(net.named_parameters(), overrides=None if named else {"0.weight": None})
     optimizer.load_state_dict(converted)
     assert optimizer.state[net[0].weight]["exp_avg_sq"].equal(exact["state2"])
@@ -225,7 +225,7 @@ def refused(saved: dict[str, Any], message: str, **options: Any) -> None:
         convert_state_dict(saved, **{"to": "bitsandbytes", **options})
 
 
-def test_what_it_does_not_have_is_refused() -> None:
+def test_unsupported_options_are_refused() -> None:
     refused(
         trained(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True)[1].state_dict(),
         "group 0 has nesterov=True, which bitsandbytes does not support; only "

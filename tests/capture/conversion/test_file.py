@@ -49,7 +49,7 @@ def test_nothing_is_overwritten_unasked(saved: Path) -> None:
     with pytest.raises(OutputError, match=f"^{re.escape(message)}$"):
         convert_file(saved, saved, to="qmaps")
     convert_file(saved, saved, to="qmaps", overwrite=True)
-    # What stands there now is qmaps', read from the place that is written.
+    # The file now has qmaps' format; its path is input and output.
     assert convert_file(saved, saved, to="torch", overwrite=True)[0].source == "qmaps"
 
 

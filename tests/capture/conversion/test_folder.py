@@ -55,21 +55,21 @@ def test_there_and_back_bit_for_bit(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_names_that_the_optimizer_was_given_are_used(tmp_path: Path) -> None:
+def test_names_of_the_optimizer_are_used(tmp_path: Path) -> None:
     """`optimizer.state_dict()` numbers parameters, with their names beside the numbers."""
 
-    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+    def built() -> tuple[nn.Module, torch.optim.Optimizer]:
         net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
         named = {name: (name, p) for name, p in net.named_parameters()}
         groups = [[named["1.weight"], named["0.weight"]], [named["0.bias"], named["1.bias"]]]
         return net, torch.optim.AdamW([{"params": group} for group in groups])
 
-    net, optimizer = made()
+    net, optimizer = built()
     net(torch.randn(4, 8)).square().sum().backward()
     optimizer.step()
     dcp.save({"optim": optimizer.state_dict()}, checkpoint_id=tmp_path / "in", no_dist=True)
     convert_file(tmp_path / "in", tmp_path / "out", to="torch", distributed="optim")
-    twin, resumed = made()
+    twin, resumed = built()
     state = {"optim": get_optimizer_state_dict(twin, resumed)}
     dcp.load(state, checkpoint_id=tmp_path / "out", no_dist=True)
     set_optimizer_state_dict(twin, resumed, state["optim"])
@@ -98,7 +98,7 @@ def refused(error: type[QmapsError], message: str, source: str, out: Path, to: s
         convert_file(HERE / source, out, to=to, distributed="optim", overwrite=True)
 
 
-def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_unsupported_outputs_are_refused(tmp_path: Path) -> None:
     refused(
         BadValueError,
         "distributed='optim' needs one of the formats torch, qmaps; got to='bitsandbytes'",
@@ -123,13 +123,13 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_what_a_killed_conversion_leaves_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_conversion_are_removed_by_the_next(tmp_path: Path) -> None:
     source, out = HERE / "dcp/fsdp2", tmp_path / "out"
     leftover = tmp_path / ".out.tmp/new/__0_0.distcp"
     leftover.parent.mkdir(parents=True)
     leftover.touch()
     (tmp_path / ".out.tmp/.new.lock").touch()  # as a killed process leaves it
-    with FolderLock(tmp_path / ".out.tmp", "new"):  # as one has it that is alive
+    with FolderLock(tmp_path / ".out.tmp", "new"):  # as a live process holds it
         with pytest.raises(OutputError, match="is being written;"):
             convert_file(source, out, to="torch", distributed="optim")
         assert leftover.exists()

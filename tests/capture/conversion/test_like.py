@@ -97,7 +97,7 @@ def tensors(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
             yield from tensors(member, (*path, key))
 
 
-def whole(path: Path) -> dict[tuple[Any, ...], Tensor]:
+def contents(path: Path) -> dict[tuple[Any, ...], Tensor]:
     return dict(tensors(checkpoint.load(path, stand_ins=STAND_INS)))
 
 
@@ -128,7 +128,7 @@ def test_all_else_in_files_of_deepspeed_stays(name: str, tmp_path: Path) -> None
         with zipfile.ZipFile(path) as new, zipfile.ZipFile(template) as old:
             pickles = [file.read(f"{path.stem}/data.pkl") for file in (new, old)]
         assert pickles[0] == pickles[1]  # with objects of deepspeed's own classes
-        before, after = whole(path), whole(template)
+        before, after = contents(path), contents(template)
         changed = {key[-1] for key in before if not before[key].equal(after[key])}
         assert changed == {"step", "exp_avg", "exp_avg_sq"}
         weights = [key for key in before if key[-1] not in changed]
@@ -140,7 +140,7 @@ def test_padding_stays(tmp_path: Path) -> None:
     convert_file(later(source, tmp_path / "o.pt"), tmp_path / "out", to="torch", like=source)
     # Two parameters of 30 and 15 elements are cut in 15 and 8 for each rank.
     path = tmp_path / "out/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt"
-    state = whole(path)["optimizer_state_dict", "optimizer_state_dict", "state", 0, "exp_avg"]
+    state = contents(path)["optimizer_state_dict", "optimizer_state_dict", "state", 0, "exp_avg"]
     assert (state.numel(), state[-1]) == (23, 0)
     assert all(state[:22])
 
@@ -384,7 +384,7 @@ def test_damaged_templates_are_refused(tmp_path: Path) -> None:
     path = sorted(folder.glob("*_optim_states.pt"))[1]
     key = ("optimizer_state_dict", "fp32_flat_groups", 0)
     content = bytearray(path.read_bytes())
-    content[content.index(whole(path)[key].detach().numpy().tobytes())] ^= 1
+    content[content.index(contents(path)[key].detach().numpy().tobytes())] ^= 1
     path.write_bytes(content)
     message = (
         f"{str(path)!r} is not a checkpoint that torch can load; it is corrupt, truncated, or a "

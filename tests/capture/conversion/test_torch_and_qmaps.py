@@ -23,7 +23,7 @@ from qmaps.optim import (
 from tests.capture.conversion.nets import resumed, train, trained, weights
 
 
-def test_a_converted_torch_checkpoint_is_what_qmaps_makes_of_it() -> None:
+def test_a_converted_torch_checkpoint_equals_one_loaded_by_qmaps() -> None:
     net, adam = trained(torch.optim.AdamW)
     converted, report = convert_state_dict(adam.state_dict(), "qmaps", zeros="leave")
     weights = resumed(net, AdamW8bit, converted)
@@ -85,7 +85,7 @@ def test_own_codebooks_are_learned_from_a_checkpoint() -> None:
     straight = copy.deepcopy((net, adam))
     train(*straight, range(5, 10))
     assert resumed(net, AdamW8bit, adam.state_dict()).equal(weights(straight[0]))
-    # What came with a checkpoint that is refused is forgotten again.
+    # Codebooks of a refused checkpoint are forgotten again.
     loaded, refused = AdamW(net.parameters()), copy.deepcopy(adam.state_dict())
     refused["state"][0]["step"] = -1
     with pytest.raises(BadValueError, match="step=-1"):
@@ -186,7 +186,7 @@ def test_zeros_under_a_first_moment_are_raised_and_counted() -> None:
     expected = decoded[0].clone()
     expected[0, :5] = expected[0, 6:10] = smallest
     assert decoded[1].equal(expected)
-    # Decoded once more, zeros that were left are the source's.
+    # Decoded again, remaining zeros are the source's.
     decoded_on, raised_report = convert_state_dict(with_zeros, "torch")
     assert (raised_report.states[1].zeros, raised_report.states[1].raised) == (9, 9)
     assert decoded_on["state"][0]["exp_avg_sq"].equal(expected)

@@ -127,7 +127,7 @@ def test_states_of_qmaps_keep_their_codes_and_block_size() -> None:
     assert state.dequantize().equal(adam.state[net[0].weight]["exp_avg"].dequantize())
     assert type(converted["state"][0]["exp_avg_sq"]) is Tensor
     resumed(net, ao.AdamW4bit, converted)
-    # Blocks with float32 scales, whose codes torchao holds.
+    # Blocks with float32 scales; torchao holds the same codes.
     net, adam = trained(AdamW, state_quantizers="B64/DE-sym@4s + B64/DE-0@4u")
     converted, report = convert_state_dict(adam.state_dict(), "torchao")
     assert report.lossless
@@ -151,7 +151,7 @@ def test_bitsandbytes_to_torchao_and_back() -> None:
     again, report = convert_state_dict(converted, "bitsandbytes", zeros="leave")
     assert report.lossless
     assert resumed(net, bnb.AdamW8bit, again).equal(resumed(net, bnb.AdamW8bit, adam.state_dict()))
-    # 8-bit floats too, under a codebook that ends at 1.
+    # 8-bit floats too, under a codebook up to 1.
     _, adam = trained(ao.AdamWFp8)
     report = convert_state_dict(adam.state_dict(), "bitsandbytes", zeros="leave")[1]
     assert report.states[0].became == "B256/e4m3@8s"
@@ -223,7 +223,7 @@ def test_a_file_of_torchao_without_torchao(tmp_path: Path, monkeypatch: pytest.M
         convert_file(tmp_path / "in.pt", tmp_path / "out.pt", to="qmaps")
 
 
-def test_what_it_does_not_have_is_refused() -> None:
+def test_unsupported_rules_and_options_are_refused() -> None:
     lion = trained(qmaps.optim.Lion8bit)[1].state_dict()
     message = "the checkpoint has lion states; torchao supports only Adam and AdamW"
     with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):

@@ -15,7 +15,7 @@ from qmaps.capture import StateRecorder
 from qmaps.capture.lint import Finding, lint_file
 from qmaps.cli import main
 from qmaps.errors import CaptureError
-from tests.capture.lint.saved import found, trained
+from tests.capture.lint.saved import findings_of, trained
 
 SPECS = {"exp_avg": "B64/DE@8s", "exp_avg_sq": "B64/DE-0@8u+sr"}
 
@@ -25,19 +25,19 @@ def quantized(**options: Any) -> dict[str, Any]:
     return copy.deepcopy(optimizer.state_dict())
 
 
-def about(findings: list[Finding]) -> set[tuple[str, str, str, str]]:
+def keys_of(findings: list[Finding]) -> set[tuple[str, str, str, str]]:
     return {
         (finding.level, finding.check, finding.parameter, finding.state) for finding in findings
     }
 
 
 def test_a_sound_checkpoint_has_no_findings(tmp_path: Path) -> None:
-    assert found(trained(torch.optim.AdamW).state_dict(), tmp_path) == []
-    assert found(quantized(), tmp_path) == []
+    assert findings_of(trained(torch.optim.AdamW).state_dict(), tmp_path) == []
+    assert findings_of(quantized(), tmp_path) == []
     fitted = {"exp_avg": "B64/quantile@8s", "exp_avg_sq": "B64/DE-0@8u+sr"}
-    assert found({"optimizer": quantized()}, tmp_path) == []
+    assert findings_of({"optimizer": quantized()}, tmp_path) == []
     optimizer = trained(optim.AdamW, min_quantized_size=0, state_quantizers=fitted)
-    assert found(optimizer.state_dict(), tmp_path) == []
+    assert findings_of(optimizer.state_dict(), tmp_path) == []
 
 
 def test_maps_that_do_not_hold_zero(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_maps_that_do_not_hold_zero(tmp_path: Path) -> None:
     optimizer = trained(optim.AdamW, min_quantized_size=0, state_quantizers=specs)
     message = "B64/linear@4s does not keep zeros: weights whose gradient is always 0 move"
     expected = [Finding("warning", "no-zero", "", "exp_avg", 4, 0.0, message)]
-    assert found(optimizer.state_dict(), tmp_path) == expected
+    assert findings_of(optimizer.state_dict(), tmp_path) == expected
 
 
 def test_a_save_in_float16_that_loses_second_moments(tmp_path: Path) -> None:
@@ -53,12 +53,12 @@ def test_a_save_in_float16_that_loses_second_moments(tmp_path: Path) -> None:
     v = saved["state"][0]["exp_avg_sq"]
     lost = int(((v != 0) & (v.half() == 0)).sum())
     assert 0 < lost < v.numel()
-    (note,) = found(saved, tmp_path)
+    (note,) = findings_of(saved, tmp_path)
     assert (note.level, note.check, note.parameter) == ("note", "float16", "")
     assert note.message.startswith("saved in float16, ")
     for state in saved["state"].values():
         state |= {name: value.half() for name, value in state.items() if name != "step"}
-    findings = found({"ema": None, "optimizer": saved}, tmp_path)
+    findings = findings_of({"ema": None, "optimizer": saved}, tmp_path)
     weight = next(finding for finding in findings if finding.parameter == "0.weight")
     m, zero = saved["state"][0]["exp_avg"], saved["state"][0]["exp_avg_sq"] == 0
     assert (weight.level, weight.check, weight.state) == ("error", "zeroed", "exp_avg_sq")
@@ -80,8 +80,8 @@ def test_values_that_no_state_has(tmp_path: Path) -> None:
     state[2]["exp_avg_sq"][:] = 0
     state[3]["exp_avg_sq"][:] = 0
     state[3]["exp_avg"][:] = 0
-    findings = found(saved, tmp_path)
-    assert about(findings) == {
+    findings = findings_of(saved, tmp_path)
+    assert keys_of(findings) == {
         ("error", "nonfinite", "0.weight", "exp_avg"),
         ("error", "zeroed", "0.weight", "exp_avg_sq"),
         ("error", "negative", "0.bias", "exp_avg_sq"),
@@ -103,8 +103,8 @@ def test_codes_and_scales_that_do_not_fit_and_do_not_hide_others(tmp_path: Path)
     state[0]["exp_avg_sq"]["scales"]["0"][1] = float("inf")
     state[1]["exp_avg_sq"]["scales"] = {"0": torch.ones(5)}
     state[2]["exp_avg"]["spec"] = "B64/nonsense@8s"
-    findings = found(saved, tmp_path)
-    assert about(findings) == {
+    findings = findings_of(saved, tmp_path)
+    assert keys_of(findings) == {
         ("error", "damaged", "0.weight", "exp_avg"),
         ("error", "scales", "0.weight", "exp_avg_sq"),
         ("error", "nonfinite", "0.weight", "exp_avg_sq"),
@@ -125,7 +125,7 @@ def test_a_missing_place_with_a_long_name(suffix: str) -> None:
 def test_quantized_zeros_and_captures(tmp_path: Path) -> None:
     specs = {"exp_avg": "B64/DE@8s", "exp_avg_sq": "tensor/linear0@4u"}
     optimizer = trained(optim.AdamW, min_quantized_size=0, state_quantizers=specs)
-    findings = found(optimizer.state_dict(), tmp_path)
+    findings = findings_of(optimizer.state_dict(), tmp_path)
     zeroed = [finding for finding in findings if finding.check == "zeroed"]
     assert {finding.level for finding in zeroed} == {"warning"}
     assert zeroed[0].message.startswith("0 in tensor/linear0@4u under ")

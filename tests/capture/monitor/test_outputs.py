@@ -104,7 +104,7 @@ def test_a_file_cut_within_a_step_gets_the_rest_of_it(
         ("step,x,rows\n1,5,2\n1,6", "step,x,rows\n", 0),
     ],
 )
-def test_what_a_kill_has_cut_off_is_removed(
+def test_a_line_cut_by_a_kill_is_removed(
     content: str, remaining: str, last: int, tmp_path: Path
 ) -> None:
     out = tmp_path / "m.csv"

@@ -118,7 +118,7 @@ def rewrite(chance: Random, path: Path) -> None:
         with zipfile.ZipFile(path, "w") as archive:
             for name, content in (records | {"config.json": json.dumps(saved)}).items():
                 archive.writestr(name, content)
-    elif path.suffix == ".h5" or "orbax" in path.parts:  # bytes that HDF5 and tensorstore parse
+    elif path.suffix == ".h5" or "orbax" in path.parts:  # HDF5 and tensorstore parse these bytes
         path.write_bytes(path.read_bytes()[: chance.randint(0, path.stat().st_size)])
     elif path.suffix == ".pt" and chance.random() < 0.5:
         with pytest.MonkeyPatch.context() as patch:
@@ -180,7 +180,7 @@ COUNT = itertools.count()
 @given(seed=st.integers(0, 2**32))
 def test_lies_are_read_or_refused(seed: int, tmp_path: Path) -> None:
     chance = Random(seed)
-    # Files that are read lazily must not be written again, so each example has its own.
+    # Lazily read files must not be overwritten, so each example has its own.
     source = chance.choice([*FOLDERS, None])
     folder = path = tmp_path / f"{next(COUNT)}"
     if source is not None:
@@ -196,7 +196,7 @@ def test_lies_are_read_or_refused(seed: int, tmp_path: Path) -> None:
     try:
         for _ in range(chance.randint(1, 2)):
             change(chance, folder)
-    except Exception:  # nothing that a file could hold
+    except Exception:  # a file could not hold it
         return
     refused(read, path)
     refused(convert_file, path, folder.with_suffix(".torch.pt"), to="torch")

@@ -86,7 +86,7 @@ def refused(folder: Path, message: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["megatron/dp_reshardable", "megatron/dp_reshardable-0.19"])
-def test_what_does_not_name_parameters_is_refused(name: str) -> None:
+def test_formats_without_names_of_parameters_are_refused(name: str) -> None:
     folder = HERE / name
     refused(
         folder,

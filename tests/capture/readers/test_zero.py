@@ -181,7 +181,7 @@ def test_a_number_in_place_of_a_tensor_is_refused(
     paths = sorted(folder.glob("*_optim_states.pt"))
     for rank in ranks:
         saved = plain(raw(paths[rank]))
-        slices = saved.pop("param_slice_mappings", None)  # of a class that torch.load refuses
+        slices = saved.pop("param_slice_mappings", None)  # torch.load refuses its class
         inner = saved.get("base_optimizer_state") or saved["optimizer_state_dict"]
         inner["state"][0]["exp_avg"] = 0.5
         torch.save({"optimizer_state_dict": saved}, paths[rank])

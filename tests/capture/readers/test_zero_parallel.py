@@ -176,7 +176,7 @@ def models(folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
 INFO = "universal_checkpoint_info"
 
 
-def test_how_parameters_were_cut_must_be_said(tmp_path: Path) -> None:
+def test_the_cuts_of_parameters_are_required(tmp_path: Path) -> None:
     folder = copied("deepspeed/parallel-zero1", tmp_path) / "global_step3"
     for name in folder.glob("*_optim_states.pt"):
         edit(name, lambda value: value["optimizer_state_dict"].pop(INFO, None))

@@ -135,7 +135,7 @@ def check_scales_that_span_shards_are_those_of_the_whole() -> None:
             with use_backend(engine):
                 ours, theirs = pair(lambda p, specs=specs: AdamW(p, state_quantizers=specs), 2)
             assert_same(ours, theirs)
-            # The engine takes all shards whose format of scales it supports.
+            # The engine steps all shards with a supported format of scales.
             q, params = qmaps.quantizer(spec), theirs.param_groups[0]["params"]
             takes = NATIVE.supports(q.normalizer, q.map, (64, 64))
             matrices = sum(p.dim() == 2 for p in params)

@@ -52,7 +52,7 @@ def check_one_monitor_for_all_shards() -> None:
             parts = monitored(sharded(model()), group, "shards.csv", thresholds=strict)
     finally:
         dist.all_gather = real
-    # To find that rows are new, then those of the first step measured; one in each step later.
+    # One gather to compare the rows, one for the first measured step; then one in each step.
     assert gathers == [13, 5 * 13, 5 * 13]
     alone = monitored(model(), None)
     exact = ("parameter", "state", "quantizer", "numel", "held_share", "moved_share")

@@ -69,7 +69,7 @@ def check_other_placements() -> None:
             for optimizer in optimizers:
                 optimizer.step()
         assert_same(*optimizers)
-        # Random numbers of rows that are cut are the reference's work.
+        # The reference draws random numbers for cut rows.
         rows_are_cut = shard_of(theirs).runs is not None  # type: ignore[union-attr]
         assert optimizers[1].engine_counts().get("reference", 0) == (
             1 if specs is random and rows_are_cut else 0

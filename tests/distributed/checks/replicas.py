@@ -54,7 +54,7 @@ def check_data_parallel() -> None:
             optimizer.zero_grad()
         (parallel(batches[here.rank]) - batches[here.rank]).square().mean().backward()
         theirs.step()
-        # One process with the same gradients, which collectives add up in an order of theirs.
+        # One process with the same gradients; collectives add in another order.
         for p, q in zip(alone.parameters(), together.parameters(), strict=True):
             p.grad = q.grad.clone()
         ours.step()

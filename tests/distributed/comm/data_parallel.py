@@ -275,7 +275,7 @@ def hooks_resume_bit_for_bit() -> None:
     resumed = comm.quantized_hook(spec, error_feedback=True, seed=3)
     again = wrapped(resumed)
     again.load_state_dict(states)
-    train(again, 1)  # buckets are made anew after one step, which is undone
+    train(again, 1)  # DDP rebuilds buckets after one step; this step is undone
     again.load_state_dict(states)
     resumed.load_state_dict(saved, again)
     train(again, 3, 4)

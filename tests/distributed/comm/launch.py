@@ -29,7 +29,7 @@ def launch(
            *groups: a module, the number of ranks and the arguments; one group runs after the other.
     """
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    # A session of their own, so that all of them can be killed.
+    # Their own session, so all of them can be killed.
     script = "tests.distributed.comm.forked"
     parent = subprocess.Popen(
         [sys.executable, "-m", script, str(folder), json.dumps(groups)],

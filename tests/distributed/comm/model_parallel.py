@@ -41,7 +41,7 @@ def data(seed: int, rows: int = 12) -> tuple[Tensor, Tensor]:
     return x, torch.randint(SIZES[-1], (rows,), generator=generator)
 
 
-def own(layer: ColumnParallelLinear, full: Tensor) -> Tensor:
+def local_part(layer: ColumnParallelLinear, full: Tensor) -> Tensor:
     return full[slice(*layer.span)]
 
 
@@ -54,8 +54,8 @@ def split_layers_are_the_layers_of_one_device() -> None:
     for number in (0, 2):
         for name in ("weight", "bias"):
             full, part = getattr(single[number], name), getattr(parts[number], name)
-            torch.testing.assert_close(part.data, own(parts[number], full.data))
-            torch.testing.assert_close(part.grad, own(parts[number], full.grad))
+            torch.testing.assert_close(part.data, local_part(parts[number], full.data))
+            torch.testing.assert_close(part.grad, local_part(parts[number], full.grad))
     torch.testing.assert_close(inputs[1].grad, inputs[0].grad)
     assert parts[0].span[1] - parts[0].span[0] < SIZES[1]
 
@@ -149,7 +149,9 @@ def sub_batches_give_the_gradients_of_one_device() -> None:
                 size,
             )
             pairs = [(bottom.module.only.weight.grad, below.only.weight.grad)]
-            pairs += [(top[n].weight.grad, own(top[n], above[n].weight.grad)) for n in (0, 2)]
+            pairs += [
+                (top[n].weight.grad, local_part(top[n], above[n].weight.grad)) for n in (0, 2)
+            ]
             for got, wanted in pairs:
                 off = float((got - wanted).norm() / wanted.norm())
                 assert off < near, (quantizer, size, off)
@@ -186,7 +188,7 @@ def faults_are_errors_on_all() -> None:
     layer = ColumnParallelLinear(4, world, quantizer="B64/DE@8s")
     n = layer.number
     rows = 3 + (rank == last)
-    # Each rank goes by the batch that it has itself.
+    # Each rank uses the size of its own batch.
     peer, peer_size, size = (0, 3, 4) if rank == last else (last, 4, 3)
     refused(
         lambda: layer(torch.ones(rows, 4)),

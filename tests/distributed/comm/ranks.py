@@ -36,6 +36,6 @@ def run(checks: Mapping[str, Callable[[], None]]) -> None:
         except Exception:
             results[name] = traceback.format_exc()
         print(rank, name, results[name], file=sys.stderr, flush=True)  # shown if a launch fails
-        dist.barrier()  # a rank that failed must not leave others in the middle of a check
+        dist.barrier()  # a failed rank must not leave others in the middle of a check
     (folder / f"{rank}.json").write_text(json.dumps(results))
     dist.destroy_process_group()

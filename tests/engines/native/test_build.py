@@ -85,7 +85,7 @@ def test_a_missing_engine_warns_once_at_its_first_use() -> None:
 
 
 @pytest.mark.usefixtures("without_engine")
-def test_who_asks_for_the_reference_is_not_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_by_choice_gives_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with use_backend("reference"):

@@ -95,13 +95,13 @@ def test_packed_codes_and_values_are_those_of_the_reference(
     ]  # the last byte is not full
     q = qmaps.Quantizer(PerTensor(), map_, rounding=rounding)
 
-    def made(backend: str) -> tuple[Tensor, Tensor]:
+    def codes_and_values(backend: str) -> tuple[Tensor, Tensor]:
         with use_backend(backend):
             quantized = q.quantize(x, key=qmaps.RoundingKey(seed=3))
             return quantized.packed, quantized.dequantize()
 
-    packed, values = made("reference")
+    packed, values = codes_and_values("reference")
     for isa in each_isa():
-        ours = made("native")
+        ours = codes_and_values("native")
         assert torch.equal(ours[0], packed), isa
         assert torch.equal(ours[1].view(torch.int32), values.view(torch.int32)), isa

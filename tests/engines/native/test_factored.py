@@ -120,7 +120,7 @@ def test_tensors_that_threads_share(case: str, isa: str, threads: int) -> None:
 
 
 @EVERY
-def test_zeros_and_what_is_not_finite(case: str, isa: str) -> None:
+def test_zeros_nan_and_infinity(case: str, isa: str) -> None:
     """0 over 0 is 0; NaN and infinity spread as in the reference."""
 
     def run(backend: str) -> list[Tensor]:
@@ -152,7 +152,7 @@ def test_zeros_and_what_is_not_finite(case: str, isa: str) -> None:
     ],
     ids=["APOLLO", "Fira", "CAME"],
 )
-def test_what_stays_on_the_reference(
+def test_unsupported_options_step_on_the_reference(
     kind: type[QuantizedOptimizer],
     options: dict[str, Any],
     isa: str,

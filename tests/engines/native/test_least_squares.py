@@ -43,7 +43,7 @@ def test_every_size_and_kind_of_data(bits: int, each_isa) -> None:
         weights = torch.rand(n, generator=torch.Generator().manual_seed(n)).double()
         assert_same_fit(bits, x, None, each_isa)
         assert_same_fit(bits, x, weights, each_isa)
-        # Many equal values, whose weights must be added in their order; and zeros of both signs.
+        # Many equal values, with weights to be added in order; and zeros of both signs.
         assert_same_fit(bits, (x * 4).round() / 4, weights, each_isa)
         assert_same_fit(bits, x, weights * (weights > 0.5), each_isa)
         assert_same_fit(bits, x, weights * 0, each_isa)

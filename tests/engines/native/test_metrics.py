@@ -193,7 +193,7 @@ def test_sums_have_the_same_bits_for_all_threads_and_instruction_sets(
     assert all(row == results[0] for row in results)
 
 
-def test_what_cannot_be_quantized_is_refused_as_by_the_reference(isa: str, threads: int) -> None:
+def test_bad_elements_are_refused_as_by_the_reference(isa: str, threads: int) -> None:
     cases = (
         *((spec, value) for spec in ("B64/DE@8s", "rank1/DE@4s") for value in (math.nan, math.inf)),
         *(("B64/DE@8u", -1.0), ("logB64/log2@4u", -1.0), ("logB64/log2@4u", math.nan)),

@@ -210,7 +210,7 @@ def test_a_copy_has_states_of_its_own(isa: str) -> None:
             assert torch.equal(x, y)
 
 
-def test_what_it_cannot_follow_is_left_to_the_reference(stepped: list[int], isa: str) -> None:
+def test_unsupported_layouts_step_on_the_reference(stepped: list[int], isa: str) -> None:
     def run(backend: str):
         generator = torch.Generator().manual_seed(0)
         params = [

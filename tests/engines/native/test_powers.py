@@ -129,7 +129,7 @@ def test_steps(specs: str, dtype: torch.dtype, isa: str, threads: int) -> None:
     assert_same(steps("native"), steps("reference"))
 
 
-def test_what_is_left_to_the_reference() -> None:
+def test_unsupported_blocks_and_widths() -> None:
     """Blocks of one element, of more than 1024, and codes of more than 8 bits."""
     four, wide = (qmaps.quantizer(f"tensor/linear@{bits}s").map for bits in (4, 12))
     for size, map_, expected in ((1, four, False), (2, four, True), (1024, four, True),

@@ -37,7 +37,7 @@ def assert_as_reference(q: qmaps.Quantizer, x: Tensor, key: RoundingKey) -> None
 
 @pytest.mark.parametrize("rounding", ["+sr", "+qsr"])
 @pytest.mark.parametrize("spec", SPECS)
-def test_wherever_a_shard_begins(spec: str, rounding: str, isa: str) -> None:
+def test_every_beginning_of_a_shard(spec: str, rounding: str, isa: str) -> None:
     q = qmaps.quantizer(spec + rounding)
     x = torch.randn(37, 131, generator=torch.Generator().manual_seed(1))
     x = x if q.map.signed else x.abs()
@@ -61,7 +61,7 @@ def test_codes_clipping_and_what_is_not_finite(normalizer: str, book: Codebook, 
     for value in (0.0, float("nan"), float("inf")):
         x[3, 3] = value
         assert_as_reference(q, x, key)
-    # Scales that are too small: half of all values lie outside the codebook.
+    # Scales too small: half of all values lie outside the codebook.
     x[3, 3] = 0.0
     scales = q.normalizer.scales(x * 0.5)
     ours = q.quantize_scaled(x, scales, key=key)

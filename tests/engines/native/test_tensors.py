@@ -66,7 +66,7 @@ def assert_as_reference(
             ours = quantize(x)
             values = ours.dequantize()
             with use_backend("reference"):
-                # Decoding by one engine what the other encoded.
+                # One engine decodes the codes of the other.
                 assert same_bits(ours.dequantize(), expected)
             assert torch.equal(ours.packed, theirs.packed)
             assert all(same_bits(a, b) for a, b in zip(ours.scales, theirs.scales, strict=True))
@@ -249,13 +249,13 @@ def test_out_is_written_and_bad_input_leaves_it(isa: str, threads: int) -> None:
         ("B64xf16/DE@4s+sr", 20_001),
         ("logB32/log2@4u", 20_001),
         ("B64/linear0@12s", 20_001),
-        ("B128/DE@4s", 2**20 + 777),  # the codes that it replaces are kept past the caches
+        ("B128/DE@4s", 2**20 + 777),  # replaced codes are kept past the caches
         ("B256/DE-0@8u", 2**20 + 777),
         # Too many to be kept: the input is looked at first.
         pytest.param("B2048/DE@8s", 2**24 + 8, marks=pytest.mark.slow),
     ],
 )
-def test_what_was_overwritten_comes_back(spec: str, numel: int, each_isa, threads: int) -> None:
+def test_overwritten_codes_are_restored(spec: str, numel: int, each_isa, threads: int) -> None:
     """The engine meets bad elements at the end, after it has replaced most codes."""
     q = qmaps.quantizer(spec)
     x = wide((numel,), 5).abs()
@@ -495,7 +495,7 @@ def test_scales_at_the_ends_of_their_formats(suffix: str, each_isa) -> None:
         for block in ("B4", "col"):
             q = qmaps.quantizer(f"{block}{suffix}/DE@8s")
             assert_as_reference(q, broken, unchecked=True, each_isa=each_isa)
-            # Fits of few different values end with equal ones, of which NaN takes the last.
+            # Fits of few different values end with equal ones; NaN takes the last.
             equal = Codebook([-1.0, 0.0, *[1.0] * 6], per_tensor=True)
             q = qmaps.Quantizer(q.normalizer, equal)
             assert_as_reference(q, broken, unchecked=True, each_isa=each_isa)

@@ -109,7 +109,7 @@ def test_no_races_under_the_thread_sanitizer(tmp_path: Path) -> None:
         r"2000 calls, 0 wrong, (\d+) items by threads of the pool\n", outcome.stdout
     )
     assert count is not None, outcome.stdout
-    # Callers that do everything themselves race with nobody. Of some 199,000 items the pool's
+    # Callers without help from the pool cannot race. Of some 199,000 items the pool's
     # threads take a few thousand here, on one busy processor too.
     assert int(count[1]) > 0
 
@@ -146,7 +146,7 @@ def test_subnormals_are_kept_whatever_torch_is_told() -> None:
         optimizer.step()
         return optimizer.state[param]["exp_avg"]
 
-    expected = moment(2)  # with threads that do not have the mode
+    expected = moment(2)  # with threads without the mode
     assert bool((expected > 0).all())
     torch.set_flush_denormal(True)
     try:

@@ -86,13 +86,13 @@ def test_cpu_tensors_need_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> No
     [
         (None, "", False, True),  # such as AMD's GPUs, or without NVRTC
         (object(), "", False, False),
-        (object(), "", True, True),  # for rules that CUDA does not have
+        (object(), "", True, True),  # for rules without CUDA kernels
         (object(), "triton", False, True),
         (None, "cuda", False, True),
         (None, "reference", False, False),
     ],
 )
-def test_which_engine_runs_on_a_gpu(
+def test_the_engine_of_a_gpu(
     monkeypatch: pytest.MonkeyPatch, cuda: object, wanted: str, also: bool, runs: bool
 ) -> None:
     from qmaps.ops import backends

@@ -54,7 +54,7 @@ def test_an_optimizer_of_ones_own() -> None:
     check(Pair(Signed, (70,), "float32", state_quantizers="8bit"))
 
 
-def test_what_no_kernel_has_steps_on_the_reference() -> None:
+def test_untraceable_rules_step_on_the_reference() -> None:
     class Centered(Own):
         def change(self, p: Any, g: Any, m: Any, s: Any) -> None:
             m.mul_(0.9).add_(g * 0.1)

@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tensors = {name: moments(64, 80, seed) for seed, name in enumerate(NAMES)}
     tensors[NAMES[0]]["exp_avg_sq"][3] *= 1e4  # an outlier row
     for state in tensors[NAMES[1]].values():
-        state[:8] = 0  # rows that no gradient reached
+        state[:8] = 0  # rows without gradients
     states = CapturedStates.from_tensors(tensors)
     folder = tmp_path_factory.mktemp("page")
     recommend_for(states, folder, min_quantized_size=4096)
@@ -358,7 +358,7 @@ NARROW = """
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
-def test_what_decides_is_seen_on_a_narrow_screen(run: Path) -> None:
+def test_a_narrow_screen_shows_the_verdicts(run: Path) -> None:
     actual, console = look(run / "report.html", more=NARROW, width=500)
     assert console == []
     assert (actual["chosen"], actual["verdicts"], actual["states"]) == (True, True, False)

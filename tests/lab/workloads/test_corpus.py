@@ -67,7 +67,7 @@ def test_no_file_is_on_both_sides(library: Path) -> None:
     assert validation == {
         f"# {i:04d}".encode() for i in range(200) if corpus.is_validation(f"module{i}.py")
     }
-    # In the order of the paths, whatever that of the file system is.
+    # In the order of the paths, for any file system.
     order = sorted(f"module{i}" for i in range(200) if not corpus.is_validation(f"module{i}.py"))
     first = texts.train.tobytes().split(b"\0")
     assert [int(part[2:6]) for part in first] == [int(name[6:]) for name in order]
