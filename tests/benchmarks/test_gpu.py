@@ -225,7 +225,7 @@ def test_the_items_in_a_process_of_their_own() -> None:
 
 
 class Event:
-    """An event of a stream on the host, in order of its work."""
+    """A CUDA event on the host; work runs in order."""
 
     def __init__(self, enable_timing: bool) -> None:
         assert enable_timing

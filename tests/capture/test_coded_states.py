@@ -1,4 +1,4 @@
-"""States of other packages in codes decode as in these packages."""
+"""Quantized states of other packages decode to the packages' own values."""
 
 from __future__ import annotations
 

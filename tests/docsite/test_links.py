@@ -1,4 +1,4 @@
-"""Faults of a built site: broken links, anchors and images."""
+"""Faults of a built site: links to nothing, and files from a network."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def without_layout(figure: Figure) -> None:
 
 @pytest.fixture(scope="session")
 def pages(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
-    """The pages of one run's states."""
+    """The pages of a user's states."""
 
     def make(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Pages of real runs in a browser: pages under reports, or in a folder of the environment.
+"""Pages of real runs in a browser, under reports or in QMAPS_TEST_PAGES.
 
 ``QMAPS_TEST_PAGES=FOLDER python -m pytest tests/reproduction/test_made_pages.py`` opens pages of
 ``make papers-quick``; missing pages are then an error.

@@ -24,7 +24,7 @@ SHAPES = {"a": (300, 201), "b": (5000,), "c": (250, 400), "first": (90, 60), "e"
 
 
 def tensors() -> dict[str, dict[str, torch.Tensor]]:
-    """Moments of five parameters, one with a first moment alone; two suffice for two threads."""
+    """Moments of five parameters, one without a second; two are large enough for two threads."""
     g = torch.Generator().manual_seed(0)
     states = {}
     for name, shape in SHAPES.items():

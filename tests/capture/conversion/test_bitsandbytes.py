@@ -1,4 +1,4 @@
-"""Checkpoints of bitsandbytes, and its resumed training from our checkpoints."""
+"""Conversion of bitsandbytes' checkpoints, and training in bitsandbytes resumed from ours."""
 
 import copy
 import re

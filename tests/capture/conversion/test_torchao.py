@@ -1,4 +1,4 @@
-"""Checkpoints of torchao, and its resumed training from our checkpoints."""
+"""Conversion of torchao's checkpoints, and training in torchao resumed from ours."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""Averages and weights stuck by rounding."""
+"""Averages and weights stalled by rounding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sound states similar to lost ones, and lost ones."""
+"""Sound states that resemble lost ones, and lost ones."""
 
 from __future__ import annotations
 

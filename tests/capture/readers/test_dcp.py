@@ -169,7 +169,7 @@ def rewritten(folder: Path, change: Callable[[object], None]) -> None:
 
 
 def refused(folder: Path, message: str, *, reads: bool = False) -> None:
-    """Loading raises this message; with `reads`, reading the first tensor does."""
+    """Loading fails with this message; with `reads`, reading the first tensor does."""
     states = load(folder) if reads else None
     with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
         load(folder) if states is None else list(states.items())

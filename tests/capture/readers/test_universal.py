@@ -37,7 +37,7 @@ def test_without_the_file_of_the_model(tmp_path: Path) -> None:
 
 
 def refused(folder: Path, message: str, *, reads: bool = False) -> None:
-    """Loading raises this message; with `reads`, reading the tensors does."""
+    """Loading fails with this message; with `reads`, reading the tensors does."""
     states = load(folder) if reads else None
     with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
         load(folder) if states is None else list(states.items())

@@ -84,7 +84,7 @@ def test_states_that_are_no_flat_tensors_are_skipped(tmp_path: Path) -> None:
 
 
 def refused(folder: Path, message: str, *, reads: bool = False) -> None:
-    """Loading raises this message; with `reads`, reading the tensors does."""
+    """Loading fails with this message; with `reads`, reading the tensors does."""
     states = load(folder) if reads else None
     with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
         load(folder) if states is None else list(states.items())

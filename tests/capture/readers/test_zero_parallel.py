@@ -62,7 +62,7 @@ def test_written_back_byte_for_byte(name: str, tmp_path: Path) -> None:
 
 
 def refused(folder: Path, message: str, *, reads: bool = False) -> None:
-    """Loading raises this message; with `reads`, reading the tensors does."""
+    """Loading fails with this message; with `reads`, reading the tensors does."""
     states = load(folder) if reads else None
     with pytest.raises(CaptureError, match=f"^{re.escape(one_line(message))}$"):
         load(folder) if states is None else list(states.items())

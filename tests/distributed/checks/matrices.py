@@ -37,7 +37,7 @@ from tests.distributed.checks.common import Make, assert_same, cut, floats, here
 
 
 def check_whole_tensor_rules() -> None:
-    """Norms and factored statistics are those of full tensors, up to sums' order in float64."""
+    """Norms and factored statistics equal the full tensors', up to the order of float64 sums."""
     makes: dict[str, Make] = {
         "LAMB": lambda p: LAMB8bit(p, lr=1e-2),
         "LARS": lambda p: LARS8bit(p, lr=1.0),

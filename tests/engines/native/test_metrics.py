@@ -1,4 +1,4 @@
-"""Sums, update errors and grids of code pairs equal the reference's, on any threads."""
+"""Sums, update errors and grids of code pairs equal the reference's, with any threads."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def failing(optimizer: torch.optim.Optimizer, _: nn.Module) -> None:
 
 
 def dying(optimizer: torch.optim.Optimizer, _: nn.Module) -> None:
-    """A hook that ends the process, like the system without memory."""
+    """A hook that kills the process, like the system when memory runs out."""
     os._exit(9)
 
 
