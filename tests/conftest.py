@@ -31,9 +31,9 @@ if "QMAPS_FUZZ" not in os.environ:
     settings.load_profile("repeatable")
 
 MARKED = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)
-"""Beginning of the marks of a file that is left to `make test-all`."""
+"""Beginning of the marks of a file for `make test-all` alone."""
 GRID = 12
-"""Largest number of cases that `make test` runs of one test without choosing among them."""
+"""Largest number of cases of one test for `make test` to run without a choice among them."""
 
 
 @pytest.fixture(scope="session")

@@ -73,9 +73,9 @@ def test_engines_do_not_name_optimizers() -> None:
 
 
 AUTHORS = 12
-"""Members that an author of an update rule may define."""
+"""Largest number of members for an author of an update rule."""
 LARGEST = 300
-"""Lines of a class, docstrings left out."""
+"""Largest number of lines of a class without docstrings."""
 
 
 def test_an_author_of_a_rule_has_few_members_to_learn() -> None:
@@ -104,7 +104,7 @@ def test_no_class_is_a_house_of_its_own() -> None:
 
 FACTORIES = {"tensor", "as_tensor", "asarray", "scalar_tensor", "zeros", "ones", "empty", "full",
              "eye", "linspace", "logspace", "normal", "rand", "randn", "Tensor"}  # fmt: skip
-"""Functions of torch that take the dtype of ``torch.set_default_dtype`` unless told otherwise."""
+"""Functions of torch with the dtype of ``torch.set_default_dtype`` by default."""
 
 
 def test_new_tensors_have_a_dtype() -> None:

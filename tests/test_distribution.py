@@ -66,7 +66,7 @@ def test_the_other_project_is_named(conflict: str) -> None:
     assert actual[0].repair == "pip uninstall -y qmaps, then install torch-qmaps again."
 
 
-def test_without_it_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_it_there_is_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 

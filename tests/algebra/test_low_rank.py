@@ -119,7 +119,7 @@ def test_vectors_and_small_matrices_have_no_low_rank_part(shape: tuple[int, ...]
     assert torch.equal(t.dequantize(), without.dequantize())
 
 
-def test_zeros_and_what_is_not_finite() -> None:
+def test_zeros_nan_and_infinity() -> None:
     q = qmaps.quantizer(SPEC)
     assert not q.quantize(torch.zeros(9, 9)).dequantize().any()
     for bad in (torch.nan, torch.inf, -torch.inf):

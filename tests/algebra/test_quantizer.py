@@ -205,7 +205,7 @@ def test_stochastic_rounding_of_log2_is_unbiased_in_value() -> None:
     assert float(((draws.mean(0) - x) / spread).abs()[1:-1].max()) < 6
 
 
-def test_backends_say_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_backend_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     by_name = {backend.name: backend for backend in qmaps.backends()}
     assert list(by_name) == ["reference", "native", "cuda", "triton"]
     assert all(backend.reason for backend in by_name.values())

@@ -172,7 +172,7 @@ def specs(draw: st.DrawFn) -> tuple[str, str]:
 
 @settings(max_examples=400, deadline=None)
 @given(specs())
-def test_any_spec_round_trips_whatever_its_case(pair: tuple[str, str]) -> None:
+def test_any_spec_round_trips_in_any_case(pair: tuple[str, str]) -> None:
     canonical, odd = pair
     q = qmaps.quantizer(canonical)
     assert str(q) == canonical

@@ -306,7 +306,7 @@ def test_kernels_of_our_own_are_counted() -> None:
     assert launches(lambda: None, CPU) == 0
 
 
-def test_a_copy_counts_what_it_reads_and_writes() -> None:
+def test_a_copy_counts_bytes_read_and_written() -> None:
     copy = cases.Copy(DRY)
     copy()
     assert torch.equal(copy._from, copy._to)

@@ -66,7 +66,7 @@ def test_the_control_begins_from_other_last_bits() -> None:
 
 
 @pytest.mark.parametrize("work", {work.name: work for work in TASKS}.values(), ids=lambda w: w.name)
-def test_a_task_learns_and_says_the_same_twice(work: Workload) -> None:
+def test_a_task_learns_and_repeats_its_result(work: Workload) -> None:
     short = replace(work, steps=150, lr=0.01)
     run = long.Run(work.name, short, long.NEW["4bit"], 3)
     rows = [run.run()["loss"] for _ in range(2)]

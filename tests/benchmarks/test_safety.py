@@ -41,7 +41,7 @@ def test_the_word_of_a_training(apart: Sequence[float], preset: str, expected: s
     assert safety.word(ended(apart, preset), preset) == expected
 
 
-def test_without_rows_or_without_a_slope_nothing_is_told() -> None:
+def test_without_rows_or_a_slope_there_is_no_verdict() -> None:
     assert safety.word(None, "8bit") == "cannot tell"
     assert safety.word(ended((0.0, 0.0), "4bit"), "8bit") == "cannot tell"
     for fall in (float("nan"), -0.5):

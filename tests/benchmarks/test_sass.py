@@ -42,7 +42,7 @@ LISTING = """
 """
 
 
-def test_the_usual_path_leaves_out_what_did_not_run() -> None:
+def test_the_usual_path_leaves_out_blocks_that_did_not_run() -> None:
     ran = {("step.cuh", 1): 1, ("step.cuh", 2): 8, ("step.cuh", 3): 8}
     ran |= {("memory.cuh", 7): 8, ("memory.cuh", 8): 0}
     path = usual_path(blocks(LISTING, "step"), ran)

@@ -36,7 +36,7 @@ def test_rows_stand_in_the_order_of_trials(finished: Path) -> None:
     assert quantized < exact / 3
 
 
-def test_only_what_is_missing_or_damaged_is_run(finished: Path, tmp_path: Path) -> None:
+def test_only_missing_and_damaged_trials_run(finished: Path, tmp_path: Path) -> None:
     for path in finished.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     damaged = tmp_path / f"{TRIALS[1].key}.json"

@@ -181,7 +181,7 @@ def test_windows_end_where_other_rows_are_recorded(tmp_path: Path) -> None:
     assert capture.load(tmp_path, step=6).window() == [7, 8, 9]
 
 
-def test_another_run_is_told(tmp_path: Path) -> None:
+def test_another_run_is_detected(tmp_path: Path) -> None:
     train(tmp_path, 6, every=4, gradients=2)
     train(tmp_path, 4, seed=1, every=4)  # overwrites the states without gradients of its own
     with pytest.raises(CaptureError) as caught:

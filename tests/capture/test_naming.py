@@ -143,7 +143,7 @@ def test_safetensors_do_not_tell_the_order_which_is_not_guessed(tmp_path: Path) 
     )
 
 
-def test_a_state_dict_of_any_name_tells_the_names(tmp_path: Path) -> None:
+def test_a_state_dict_under_any_name_has_the_names(tmp_path: Path) -> None:
     net = checkpoint(tmp_path)
     torch.save(net.state_dict(), tmp_path / "net.pt")
     states = capture.load(tmp_path, names=tmp_path / "net.pt")
@@ -218,7 +218,7 @@ def test_weight_decay_distinguishes_parameters(norms: str, groups: list) -> None
     assert actual == [name for names, _ in groups for name in names]
 
 
-def test_names_that_cannot_be_told() -> None:
+def test_ambiguous_names() -> None:
     def reason(groups: list[Group], norms: str = "") -> str:
         with pytest.raises(Unnamed) as caught:
             fitted(Known("here", alike, frozenset({norms})), groups)

@@ -65,7 +65,7 @@ def rewrite(path: Path, change: object) -> None:
     save_file(tensors, path, metadata={snapshot.KEY: text})
 
 
-def test_the_library_reads_what_is_written_here(recorded: Path) -> None:
+def test_the_safetensors_library_reads_our_files(recorded: Path) -> None:
     with safe_open(recorded, framework="pt") as file:
         metadata = json.loads(file.metadata()["qmaps_capture"])
         assert len(metadata["tensors"]) == len(file.keys()) == 8

@@ -180,7 +180,7 @@ def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
     assert torch.equal(capture.load(tmp_path).tensor("group0.param0", "s8"), torch.ones(8, 8))
 
 
-def test_quantized_states_are_recorded_as_what_they_decode_to(tmp_path: Path) -> None:
+def test_quantized_states_are_recorded_decoded(tmp_path: Path) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(128, 64)
     optimizer = qmaps.optim.AdamW8bit(layer.parameters(), min_quantized_size=16)

@@ -39,7 +39,7 @@ def test_every_figure_is_listed(call) -> None:
     assert results["replay"]["frame"] == "replay/summary.parquet"
 
 
-def test_a_run_draws_what_figures_draws(call, run: Path, tmp_path: Path) -> None:
+def test_plot_draws_the_figures_of_a_run(call, run: Path, tmp_path: Path) -> None:
     code, out, _ = call(f"plot loss_curves --run {run} --out {tmp_path}/new/l.png")
     assert (code, out) == (0, f"{tmp_path}/new/l.png\n")
     (drawn,) = lab.draw(run)

@@ -38,7 +38,7 @@ def test_compositions(check: Check, normalizer: Normalizer, device: torch.device
     run(check, normalizer, maps, device)
 
 
-def test_a_wrong_normalizer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_normalizer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def doubled(self: BlockWise, scales: Scales, shape: Shape) -> torch.Tensor:
         return 2 * expand(self, scales, shape)
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 ENTRY = kernel("find_maxima", "float")
 CONTEXT, MODULE, FUNCTION, STREAM = 0xC0FFEE << 32, 0x1234 << 32, 0x9ABC << 32, 0x77 << 32
-"""Addresses that are more than 32 bits, which `ctypes` cuts off where a type is missing."""
+"""Addresses of more than 32 bits; `ctypes` truncates them if a type is missing."""
 
 
 class FakeDriver:
@@ -136,7 +136,7 @@ def test_errors_of_the_driver_are_reported(fake: FakeDriver) -> None:
     assert str(caught.value) == "libfake.so has no cuLaunchKernel; install a newer one"
 
 
-def test_a_driver_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise OSError(f"{name}: no such file")
 

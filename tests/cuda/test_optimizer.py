@@ -49,7 +49,7 @@ pytestmark = pytest.mark.slow
 
 SHAPES = ((96, 50), (5000,), (7, 3), (2049,))
 QUANTIZED = tuple(shape for shape in SHAPES if shape != (7, 3))
-"""Without the small one, whose states are float32: a kernel of its own for every rule."""
+"""Without the small one: its float32 states need a separate kernel for every rule."""
 RULE_OPTIONS: tuple[tuple[type[QuantizedOptimizer], dict[str, Any]], ...] = (
     (optim.Adam, {"weight_decay": 0.1}),
     (optim.AdamW, {"weight_decay": 0.1, "maximize": True}),

@@ -56,7 +56,7 @@ INPUTS = (
     ((5, 3, 7), torch.float16),
     ((), torch.float32),
 )
-"""Each takes a kernel of its own, by its dtype or by a block that is cut to its size."""
+"""Each needs a separate kernel, for its dtype or for a block cut to its size."""
 
 
 def assert_as_reference(q: qmaps.Quantizer, x: Tensor, key: RoundingKey | None = None) -> None:

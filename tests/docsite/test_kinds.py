@@ -122,7 +122,7 @@ def test_pages_of_the_repository() -> None:
     assert "security.md" in [page.path for page in repository.project()]
 
 
-def test_architecture_tells_of_every_entry_in_its_own_words() -> None:
+def test_architecture_has_the_sentence_of_every_entry() -> None:
     page = next(page for page in repository.guides() if page.path == "architecture.md")
     sentences = dict(re.findall(r"^\| `([^`]+)` \| (.+?) \| .+ \|$", page.text, re.MULTILINE))
     entries = {

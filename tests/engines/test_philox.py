@@ -94,7 +94,7 @@ def test_counter_layout() -> None:
     assert torch.equal(draws(8, key)[1::2], block // 2**16)
 
 
-def test_a_shard_draws_what_the_whole_draws() -> None:
+def test_a_shard_draws_the_numbers_of_the_full_tensor() -> None:
     full = uniform(1000, RoundingKey(seed=1, step=2))
     for start, stop in ((0, 10), (3, 9), (7, 1000), (500, 501), (8, 16), (13, 13)):
         assert torch.equal(
@@ -102,7 +102,7 @@ def test_a_shard_draws_what_the_whole_draws() -> None:
         )
 
 
-def test_runs_draw_what_the_whole_draws() -> None:
+def test_runs_draw_the_numbers_of_the_full_tensor() -> None:
     full = draws(1000, RoundingKey(seed=1, step=2))
     for offset, length, distance in ((0, 3, 10), (5, 8, 8), (13, 11, 100)):
         key = RoundingKey(seed=1, step=2, offset=offset, runs=(length, distance))

@@ -76,7 +76,7 @@ def test_a_rule_without_a_kernel() -> None:
         ("B64/DE@4s+sr + rank1/linear@4u", 0),
     ],
 )
-def test_the_reference_steps_what_is_unsupported(specs: str, unsupported: int) -> None:
+def test_the_reference_steps_unsupported_parameters(specs: str, unsupported: int) -> None:
     param = torch.nn.Parameter(torch.ones(48, 40))
     with use_backend("native"):
         optimizer = AdamW([param], state_quantizers=specs, min_quantized_size=0)

@@ -294,6 +294,6 @@ SUBJECTS = {
         2,
     ),
 }
-"""What the tests that hold for every figure need to know of each."""
+"""Subjects of the checks for every figure."""
 
 FRAMES = {name: subject.frame for name, subject in SUBJECTS.items()}

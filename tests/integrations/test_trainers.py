@@ -117,7 +117,7 @@ def test_the_plugin_for_axolotl_and_the_names_in_files(scene: Any, monkeypatch: 
         assert (kwargs["state_quantizers"], kwargs["stochastic_rounding"]) == ("8bit", True)
 
 
-def test_the_table_says_what_was_run() -> None:
+def test_the_table_marks_the_tested_trainers() -> None:
     rows = dict(re.findall(r"^\| \[(.+?)\]\(.+\| (.+?) \|$", PAGE, re.MULTILINE))
     run = {name.lower() for name, where in rows.items() if not where.startswith("not ")}
     assert run == {name.lower() for name in NEEDED} | {"hydra"}

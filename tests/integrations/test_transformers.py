@@ -326,7 +326,7 @@ def test_a_named_optimizer_trains_as_its_class(names: list[str], tmp_path: Path)
 
 @pytest.mark.parametrize(("name", "states"), [("qmaps_adamw_4bit", "4bit"),
                                               ("qmaps_adamw", "32bit")])  # fmt: skip
-def test_a_resumed_run_says_that_it_keeps_its_quantizers(
+def test_a_resumed_run_warns_that_it_keeps_its_quantizers(
     names: list[str], name: str, states: str, tmp_path: Path
 ) -> None:
     options = {"optim_args": "min_quantized_size=0"}

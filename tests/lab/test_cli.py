@@ -107,7 +107,7 @@ def test_running_again_finds_everything_done(lab: Path, tmp_path: Path, capsys) 
     assert "holds a run with steps=10, but 11 was requested" in err
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path: Path, capsys, monkeypatch) -> None:
+def test_ctrl_c_exits_with_one_line(tmp_path: Path, capsys, monkeypatch) -> None:
     from qmaps import capture
 
     def interrupted(*_: object, **__: object) -> None:

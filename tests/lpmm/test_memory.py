@@ -21,7 +21,7 @@ def net() -> nn.Module:
 @pytest.mark.parametrize("params", ["B2048/linear0@12s+sr", "B100/linear0@10s", "rank1/linear0@8s"])
 @pytest.mark.parametrize("grads", ["B2048/linear0@8s+sr", "B64x8/linear0@6s"])
 @pytest.mark.parametrize("momentum", ["B2048/DE@8s+sr", "B128/DE@4s", "32bit"])
-def test_the_prediction_is_what_a_trained_model_takes(
+def test_the_prediction_equals_the_memory_of_a_trained_model(
     params: str, grads: str, momentum: str
 ) -> None:
     predicted = lpmm.predict(net(), params, grads, {"momentum_buffer": momentum})

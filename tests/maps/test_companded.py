@@ -58,7 +58,7 @@ def test_mu_law() -> None:
         assert str(caught.value).endswith(f": mu={mu} must be between 1 and 1048576")
 
 
-def test_rounding_to_the_nearest_value_can_be_said() -> None:
+def test_rounding_to_the_nearest_value_is_an_option() -> None:
     x = torch.linspace(0, 1, 10001)
     for name in ("softsign", "sqrt", "mu-law"):
         transformed, nearest = (

@@ -164,7 +164,7 @@ def test_ties_give_equal_codes_the_lowest_of_which_is_taken(
 
 
 @pytest.mark.parametrize("map_", fitted_maps(3), ids=str)
-def test_nothing_is_fitted_to_what_is_not_finite(map_: FittedMap) -> None:
+def test_nothing_is_fitted_to_nan_and_infinity(map_: FittedMap) -> None:
     x = torch.tensor([0.5, math.nan, math.inf, 0.25])
     with pytest.raises(qmaps.errors.NonFiniteError) as caught:
         map_.fit(x)

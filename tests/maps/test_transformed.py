@@ -64,7 +64,7 @@ def test_values_and_rounding_are_in_the_transformed_domain(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", MAPS)
-def test_thresholds_round_in_the_value_where_that_is_said(spec: str) -> None:
+def test_thresholds_round_in_the_value_as_an_option(spec: str) -> None:
     head, _, width = spec.rpartition("@")
     map_ = parse_map(f"{head}(NEAREST=True)@{width}")
     assert map_.spec == f"{head}(nearest=true)@{width}"
@@ -79,7 +79,7 @@ def test_thresholds_round_in_the_value_where_that_is_said(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", [*MAPS, "mu-law1048576:linear@16s", "log120:linear0@8u",
                                   "pow64:linear@8u", "sqrt:DE(nearest=true)@8s"])  # fmt: skip
-def test_they_do_what_every_map_must(spec: str) -> None:
+def test_they_pass_the_checks_of_every_map(spec: str) -> None:
     check_map(parse_map(spec))
 
 

@@ -157,7 +157,7 @@ def test_states_stay_in_32_bits_in_every_optimizer(family: Family, width: str) -
     assert not stays_in_32_bits(nn.Embedding(100, 60), getattr(family, width), **family.options[-1])
 
 
-def test_states_stay_in_32_bits_whatever_an_override_says() -> None:
+def test_states_stay_in_32_bits_under_any_override() -> None:
     net = nn.Sequential(StableEmbedding(100, 60), nn.Linear(60, 100))
     optimizer = AdamW(net.named_parameters(), overrides={"*": "4bit"})
     why = {row.parameter: row.why for row in optimizer.memory()}

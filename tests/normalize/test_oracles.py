@@ -197,7 +197,7 @@ def test_the_largest_magnitude_survives_at_every_order(spec: str, factor: float)
     assert bool(y.isfinite().all())
 
 
-def test_b32x8_costs_what_b128_costs() -> None:
+def test_b32x8_has_the_bytes_of_b128() -> None:
     x = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
     assert qmaps.quantizer("B128/DE@4s").quantize(x).bits_per_element == 4.25
     eight = qmaps.quantizer("B32x8/DE@4s")

@@ -49,7 +49,7 @@ OF_MEMORY: dict[str, Change] = {
     "strided": _set(strided),
     "with an offset": _set(lambda x: torch.cat([x.reshape(-1)[:1], x.reshape(-1)])[1:].view_as(x)),
 }
-"""Of any state and of parameters: values may be others, sizes are not."""
+"""Changes of any state and of parameters: of values, never of sizes."""
 
 OF_PARAMETERS: dict[str, Change] = {
     **OF_MEMORY,
@@ -117,7 +117,7 @@ SETTINGS: dict[str, tuple[type[QuantizedOptimizer], dict[str, Any]]] = {
     "32 bits": (SGD, {"lr": 0.1, "momentum": 0.9, "state_quantizers": None}),
 }
 CHANGED = 2
-"""The step before which something changes."""
+"""Number of the step after the change."""
 
 Trained = tuple[list[str], list[Tensor]]
 

@@ -440,7 +440,7 @@ FAMILIES = [
 ]  # fmt: skip
 CASES = [(family, options) for family in FAMILIES for options in family.options]
 FUSED_FAMILIES = [family for family in FAMILIES if family.full.native_rule is not None]
-"""Those that fast engines step."""
+"""Families of the fast engines."""
 FUSED = [(family, options) for family, options in CASES if family in FUSED_FAMILIES]
 
 

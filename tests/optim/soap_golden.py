@@ -27,4 +27,4 @@ CHANGED = [
      -0.055651, -0.124023, 0.065164],
     [-0.072996, -0.00369, 0.023495, 0.015207],
 ]  # fmt: skip
-"""With `CHANGES`, of which the last leaves a side of the first two parameters without a basis."""
+"""With `CHANGES`; the last one leaves a side of the first two parameters without a basis."""

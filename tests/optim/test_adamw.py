@@ -72,7 +72,7 @@ def test_the_rule_is_the_documented_sequence_of_float32_operations() -> None:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_states_are_what_quantizing_the_exact_moments_gives(name: str) -> None:
+def test_states_are_the_quantized_exact_moments(name: str) -> None:
     net = model()
     optimizer = AdamW(net.parameters(), state_quantizers=CHOICES[name], seed=7)
     train(net, optimizer, range(1))

@@ -128,7 +128,7 @@ def test_a_projection_lasts_for_its_gap() -> None:
     assert same == [True, True, False, True, True, False]
 
 
-def test_the_step_of_the_same_seed_is_the_same_whatever_the_state_of_torch() -> None:
+def test_the_same_seed_gives_the_same_step_in_any_state_of_torch() -> None:
     results = []
     for seed, torch_seed in ((3, 0), (3, 1), (4, 0)):
         torch.manual_seed(torch_seed)

@@ -102,7 +102,7 @@ def test_classes_of_one_width_quantize(cls: type[QuantizedOptimizer]) -> None:
     assert bits in ([{4}, paired] if "4bit" in cls.__name__ else [{8}])
 
 
-def test_groups_and_overrides_quantize_what_they_name() -> None:
+def test_groups_and_overrides_quantize_the_states_they_name() -> None:
     net = model()
     for optimizer in (
         AdamW([

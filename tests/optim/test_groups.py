@@ -48,7 +48,7 @@ def test_groups_by_names_and_module_types() -> None:
     assert str(again.memory()) == str(optimizer.memory())
 
 
-def test_modules_of_a_type_include_what_is_inside() -> None:
+def test_modules_of_a_type_include_their_children() -> None:
     net = Net()
     groups = param_groups(net, overrides={nn.ModuleList: None})
     assert [group["param_names"] for group in groups] == [

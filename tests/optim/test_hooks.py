@@ -64,7 +64,7 @@ def alike(play: Callable[[Any, Log], object], classes: tuple[Any, ...] = TWO) ->
     return theirs
 
 
-def test_hooks_of_state_dict_are_called_in_turn_and_see_what_is_returned() -> None:
+def test_hooks_of_state_dict_are_called_in_order_with_the_returned_dict() -> None:
     def play(cls: Any, log: Log) -> object:
         _, optimizer = trained(cls)
         optimizer.register_state_dict_pre_hook(lambda o: log.append(("before", o is optimizer)))
@@ -244,7 +244,7 @@ BAD_GROUPS: list[Callable[[nn.Parameter], Any]] = [
 
 
 @pytest.mark.parametrize("number", range(len(BAD_GROUPS)))
-def test_bad_groups_raise_what_torch_raises(number: int) -> None:
+def test_bad_groups_raise_the_errors_of_torch(number: int) -> None:
     def play(cls: Any, _: Log) -> object:
         params, optimizer = trained(cls, 0)
         with pytest.raises((TypeError, ValueError, KeyError)) as caught:

@@ -21,7 +21,7 @@ def trained(cls: Any, **options: Any) -> dict[str, Any]:
     return copy.deepcopy(optimizer.state_dict())
 
 
-def test_states_stay_as_saved_and_the_message_says_how_to_change_them() -> None:
+def test_states_stay_as_saved_and_the_message_has_the_command_to_change_them() -> None:
     saved = trained(AdamW8bit)
     optimizer = AdamW4bit(nn.Linear(64, 128).parameters())
     with pytest.warns(UserWarning, match="^state_dict keeps") as caught:

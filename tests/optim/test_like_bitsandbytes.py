@@ -73,7 +73,7 @@ def test_the_table_takes_their_steps_where_the_nearest_value_does_not(
 
 
 @pytest.mark.parametrize("sign", ["s", "u"])
-def test_the_table_holds_what_theirs_reaches(sign: str) -> None:
+def test_the_table_has_the_values_that_theirs_reaches(sign: str) -> None:
     codebook = bitsandbytes.functional.create_dynamic_map(signed=sign == "s")
     n = torch.linspace(-1 if sign == "s" else 0, 1, 255 * 1000)
     near = torch.cat([torch.zeros(1), torch.logspace(-9, -4, 254)])

@@ -59,7 +59,7 @@ def test_the_prediction_equals_the_memory_after_a_step(family: Family, specs: st
     "spec", ["B64/mine@3s", "B64/quantile-normal@4s", "B32x8/nf4@4s", "tensor/e4m3@8s"]
 )
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_quantizer_knows_what_a_shape_takes(spec: str, shape: tuple[int, ...]) -> None:
+def test_a_quantizer_predicts_the_bytes_of_a_shape(spec: str, shape: tuple[int, ...]) -> None:
     q = qmaps.quantizer(spec, [qmaps.Codebook([-1, -0.25, 0, 0.25, 1], label="mine")])
     assert q.nbytes(shape) == q.quantize(torch.randn(shape)).nbytes
 

@@ -99,7 +99,7 @@ EDITED: dict[str, tuple[Any, dict[str, Any]]] = {
     "offload": (optim.CPUOffloadOptimizer, {}),
     "LPMM": (lpmm.LPMMAdam, {"accumulation_steps": 2}),
 }
-"""Optimizers whose state_dicts are edited, with every kind of entry."""
+"""Optimizers with state_dicts to edit, with every kind of entry."""
 
 
 def stepped(name: str) -> tuple[Any, Any]:
@@ -221,9 +221,7 @@ def test_anything_in_a_file_is_read_or_refused(data: st.DataObject, tmp_path: Pa
 
 
 @pytest.mark.parametrize("value", [torch.empty(0), torch.ones(3), "yes", None])
-def test_options_of_any_type_are_compared_with_what_a_format_can_express(
-    value: object, tmp_path: Path
-) -> None:
+def test_unsupported_options_of_any_type_are_refused(value: object, tmp_path: Path) -> None:
     saved = trained(optim.SGD).state_dict()
     saved["param_groups"][0]["nesterov"] = value
     torch.save(saved, tmp_path / "in.pt")

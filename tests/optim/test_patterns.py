@@ -49,7 +49,7 @@ def test_every_parameter_resolves_as_before(values: dict[str, int | None]) -> No
         (lambda n, part: n == 11 and part == "norm", ["layers.11.norm"]),
     ],
 )
-def test_patterns_say_what_parameters_share(chosen, patterns: list[str]) -> None:
+def test_patterns_group_parameters_with_equal_overrides(chosen, patterns: list[str]) -> None:
     names = [f"layers.{n}.{p}" for n in range(12) for p in ("q.weight", "k.weight", "norm")]
     overrides = {
         name: 1 for name in names if chosen(int(name.split(".")[1]), name.split(".", 2)[2])

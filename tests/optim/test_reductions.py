@@ -97,7 +97,7 @@ def test_along_a_dimension(dim: int) -> None:
     assert torch.equal(norm(x, (dim,)).reshape(-1), torch.tensor(squares))
 
 
-def test_whole_tensors_in_row_major_order_whatever_the_strides() -> None:
+def test_full_tensors_in_row_major_order_for_any_strides() -> None:
     x = torch.randn(60, 70, generator=torch.Generator().manual_seed(2))
     assert torch.equal(rms(x), rms(x.t().contiguous().t()))
     assert rms(x).item() == pytest.approx(x.double().square().mean().sqrt().item(), rel=1e-7)

@@ -37,7 +37,7 @@ def verdicts(finding: Finding) -> list[str]:
     return [verdict.value for verdict in finding.verdicts]
 
 
-def test_a_difference_is_laid_to_what_a_control_shows_and_contradicts_without_one() -> None:
+def test_a_control_explains_a_difference_and_without_one_it_contradicts() -> None:
     assert verdicts(finding()) == [
         "differs", "differs", "reproduced", "differs", "reproduced", "reproduced in part",
     ]  # fmt: skip
@@ -53,7 +53,7 @@ def test_a_difference_is_laid_to_what_a_control_shows_and_contradicts_without_on
     assert explained.verdict is Verdict.CONTRADICTS
 
 
-def test_the_first_that_fits_decides_and_what_explains_nothing_is_not_shown() -> None:
+def test_the_first_fitting_explanation_decides_and_others_are_not_shown() -> None:
     explained = explain(finding(NONE, CONTROL))
     assert explained.differences == [NONE]
     assert "another model, data or machine" not in verdicts(explained)

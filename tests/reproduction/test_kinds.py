@@ -65,7 +65,7 @@ def test_a_speed_up_counts_once() -> None:
     assert speedups.sum() == pytest.approx(15)  # with that of A.1.3
 
 
-def test_pages_of_our_own_runs_open_with_what_holds(tmp_path: Path) -> None:
+def test_pages_of_our_own_runs_open_with_the_statements_that_hold(tmp_path: Path) -> None:
     record = {"command": "", "workload": "", "versions": pipeline.versions(), "machine": ""}
     for name, paper in PAPERS.items():
         assert list(paper.in_short) == ["holds", "does not hold here", "open"]

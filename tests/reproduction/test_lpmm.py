@@ -90,7 +90,7 @@ def test_a_summary_takes_differences_seed_by_seed_to_full_precision_of_the_same_
     assert (run.seeds, run.ns, run.best(10), run.best(8, several=True)) == (3, [1, 4], 4, 4)
 
 
-def test_a_run_that_diverged_is_behind_whatever_its_other_seeds_did() -> None:
+def test_a_diverged_run_is_behind_with_any_other_seeds() -> None:
     frame = ablation()
     frame.loc[(frame["parameters"] == 12) & (frame["seed"] == 0), "loss"] = math.nan
     (run,) = runs.each(runs.summary(frame))
@@ -112,7 +112,7 @@ def write_tuned_losses(folder: Path, frame: pd.DataFrame) -> None:
     frame.to_csv(folder / "losses/lpmm-sgdm.csv", index=False)
 
 
-def test_table_1_holds_below_a_tenth_of_what_nearest_8_bits_lose(tmp_path: Path) -> None:
+def test_table_1_holds_below_a_tenth_of_the_loss_of_nearest_8_bits(tmp_path: Path) -> None:
     (tmp_path / "lpmm").mkdir()
     context = Context(tmp_path, reports=tmp_path)
     write_tuned_losses(tmp_path, ablation())
@@ -326,7 +326,7 @@ class Block(nn.Module):
         return torch.relu_(self.body(x) + self.side(x))
 
 
-def test_activations_of_a_residual_network_are_what_autograd_keeps() -> None:
+def test_activations_of_a_residual_network_equal_the_tensors_of_autograd() -> None:
     size = ResNet(width=8, blocks=(1, 2, 1, 1))
     layers: list[nn.Module] = [
         nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True),

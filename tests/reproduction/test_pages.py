@@ -49,7 +49,7 @@ def test_a_page_has_every_exhibit_with_its_files(pages: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_of_others_states_says_nothing_of_our_models(pages: Path, name: str) -> None:
+def test_a_page_of_a_users_states_does_not_name_our_models(pages: Path, name: str) -> None:
     """Tables may name them; some hold comparisons with our live models."""
     lines = (pages / name / "README.md").read_text().splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("## "))
@@ -60,7 +60,7 @@ def test_a_page_of_others_states_says_nothing_of_our_models(pages: Path, name: s
     assert "embedding" not in text.replace(appendix_b.EXHIBIT.title, "")
 
 
-def test_a_page_says_whose_states_it_shows(pages: Path) -> None:
+def test_a_page_names_the_origin_of_its_states(pages: Path) -> None:
     text = (pages / "8-bit-optimizers" / "README.md").read_text()
     assert "Made from states of AdamW, step 7." in text
     origins = "states of AdamW, step 7 and of AdamW, step 7; the figure: AdamW, step 7"
@@ -97,7 +97,7 @@ MISSING = {
     "low-precision-model-memory": {"ImageNet": "Table 3", "GLUE": "Table 4"},
     "8-bit-parallelism-2015": {"ImageNet": "Figure 2"},
 }  # fmt: skip
-"""Data sets that are out of reach here, and a figure or table that rests on each."""
+"""Data sets out of reach here, and a figure or table for each."""
 
 
 @pytest.mark.parametrize("name", MISSING)
@@ -110,7 +110,7 @@ def test_missing_data_are_named_with_their_exhibit(pages: Path, name: str) -> No
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_parts_that_are_left_out_belong_to_what_is_made(name: str) -> None:
+def test_left_out_parts_belong_to_exhibits_that_are_made(name: str) -> None:
     paper = PAPERS[name]
     covered = {label for exhibit in paper.exhibits for label in exhibit.covers}
     items = set(paper.wholly_left_out["item"])

@@ -141,7 +141,7 @@ def test_figure_2_of_types_that_do_no_harm(tmp_path: Path) -> None:
     assert len(figure_2.EXHIBIT.draw(frames)["figure-2"].axes) == 2
 
 
-def test_figure_2_says_what_got_worse(tmp_path: Path) -> None:
+def test_figure_2_names_the_types_that_got_worse(tmp_path: Path) -> None:
     harmful = training(tmp_path, dynamic_tree=0.01)
     joint = "No significant difference between 32 bits and the four types (2 runs together)."
     more = "The dynamic tree does not increase the test error (2 runs together)."
@@ -192,7 +192,7 @@ def test_figure_1_has_the_papers_examples(tmp_path: Path) -> None:
     assert finding.statements[0].detail == "Of the tree: 6 bits of 0.2345678, 2 of 0.0000234."
 
 
-def test_figure_1_says_what_is_not_so(tmp_path: Path) -> None:
+def test_figure_1_marks_false_statements(tmp_path: Path) -> None:
     bits = figure_1.build(context(tmp_path))["bits"]
     # The dynamic tree's bits under the name of the static tree, and the other way round.
     swapped = {"dynamic tree": "static tree", "static tree": "dynamic tree"}

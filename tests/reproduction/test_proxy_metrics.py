@@ -166,7 +166,7 @@ def test_a_metric_without_a_direction_is_refused(better: str, shown: str) -> Non
     )
 
 
-def test_published_numbers_know_what_rounding_hides() -> None:
+def test_published_numbers_have_the_uncertainty_of_their_rounding() -> None:
     rows = published("8-bit-optimizers", "table-1").set_index(["what", "quantity"])
     assert rows.loc[("32-bit Adam", "MT"), "rounding"] == pytest.approx(0.05)  # printed as 29.0
     assert rows.loc[("32-bit Adam", "MT, time"), "rounding"] == pytest.approx(0.5)
@@ -207,7 +207,7 @@ STANDING = {
     ("low-precision-model-memory", "table-2"): {"top-1 accuracy"},
     ("low-precision-model-memory", "table-3"): {"top-1 accuracy"},
 }  # fmt: skip
-"""Metrics of each table, in whose place a loss or a perplexity stands; times aside."""
+"""Metrics of each table replaced by a loss or a perplexity; times aside."""
 
 
 @pytest.mark.parametrize(("name", "exhibit"), STANDING)

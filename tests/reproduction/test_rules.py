@@ -166,7 +166,7 @@ def test_another_model_has_many_times_as_many_zeros(
     assert ("20 % of one fall to zero" in difference.why) is (pretrained == 0.2)
 
 
-def test_table_6_asks_what_the_paper_says() -> None:
+def test_table_6_tests_the_statement_of_the_paper() -> None:
     context = Context(Path(), reports=REPORTS)
     frames = dict(table_6.build(context))
     small = "Smaller blocks of the first moment lower the loss (docstring-lm, 8 seeds)."
@@ -222,7 +222,7 @@ def test_a_judge_that_cannot_tell_is_not_compared() -> None:
     assert holds(math.inf, math.inf) == [False]  # a run diverged
 
 
-def test_the_margin_is_not_wider_than_what_counts_as_a_loss_elsewhere() -> None:
+def test_the_margin_is_narrower_than_a_known_loss() -> None:
     judges = committed.judges(Context(Path(), reports=REPORTS))
     of = judges[judges["quantizer"] == figure_4.PAIR].set_index("judge")
     assert of["difference"]["minilm"] > committed.margin(of["base"]["minilm"])

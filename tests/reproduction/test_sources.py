@@ -64,7 +64,7 @@ def test_an_own_module_counts() -> None:
     assert sources.digest(table_6.build) == sources.digest(table_6.find)
 
 
-def test_exhibits_of_states_share_nothing_but_what_is_hashed() -> None:
+def test_exhibits_of_states_share_only_hashed_inputs() -> None:
     for paper in PAPERS.values():
         for exhibit in paper.exhibits:
             if exhibit.needs is not Needs.STATES:

@@ -138,7 +138,7 @@ def test_bad_files(text: str, message: str, tmp_path: Path, capsys) -> None:
     assert (code, err) == (2, f"error: {message.replace('FILE', str(file))}\n")
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_any_work(capsys, monkeypatch) -> None:
+def test_an_unwritable_folder_is_refused_before_any_work(capsys, monkeypatch) -> None:
     monkeypatch.setattr(speedup, "calibrate", lambda: pytest.fail("it works already"))
     said = "out='/proc/none' cannot be written (No such file or directory); give a writable folder"
     assert call("--calibrate --out /proc/none", capsys) == (2, "", f"error: {said}\n")
@@ -179,7 +179,7 @@ def test_calibration_measures_two_processes() -> None:
     assert Hardware.from_json(json.loads(json.dumps(machine.to_json()))) == machine
 
 
-def test_calibration_says_why_it_failed(monkeypatch) -> None:
+def test_a_failed_calibration_has_a_reason(monkeypatch) -> None:
     monkeypatch.setattr(speedup.calibrate.__globals__["sys"], "executable", "/bin/false")
     with pytest.raises(BadValueError) as caught:
         speedup.calibrate()

@@ -130,7 +130,7 @@ def test_each_task_has_the_eps_that_the_paper_trains_it_with() -> None:
     assert not any("eps 1e-6" in text for text in failing)
 
 
-def test_one_run_hides_what_several_show() -> None:
+def test_one_run_hides_a_difference_of_several() -> None:
     frames = built(eight_bit_table_1.build)
     sensitivity = frames["sensitivity"]
     low = sensitivity["quantizer"] == LOW
@@ -220,7 +220,7 @@ def test_failures_are_counted_by_row_eps_and_rate() -> None:
     assert len(counts) == 6
 
 
-def test_pages_say_what_seeds_can_tell() -> None:
+def test_pages_state_the_detectable_difference() -> None:
     for exhibit in (table_1.EXHIBIT, table_6.EXHIBIT, eight_bit_table_1.EXHIBIT,
                     figure_3.EXHIBIT):  # fmt: skip
         finding = exhibit.find(built(exhibit.build))

@@ -59,7 +59,7 @@ def test_ties_of_ours_where_the_paper_has_an_order_differ() -> None:
     assert verdicts(paper(1, 2), 5, 5) == ["differs", "differs"]
 
 
-def test_an_order_that_follows_from_what_is_counted_is_no_evidence() -> None:
+def test_an_order_that_follows_from_counting_is_no_evidence() -> None:
     theirs = paper(1, 2, 3)
     ours = {(f"row {n}", "size"): value for n, value in enumerate((10.0, 20.0, 30.0))}
     assert list(beside(theirs, ours)["verdict"]) == ["same ordering"] * 3

@@ -298,7 +298,7 @@ def test_a_full_disk_is_one_error_and_the_old_file(tmp_path: Path) -> None:
     assert done.stdout == "refused 10\n"
 
 
-def test_an_interruption_of_a_save_is_what_it_is(
+def test_an_interrupted_save_raises_keyboard_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Inside ``torch.save`` it would become a RuntimeError about positions in the file."""

@@ -23,7 +23,7 @@ from qmaps.lab.workloads.run_folder import RunFolder, TrainingRun
 from qmaps.storage import checkpoint, checksums, files
 
 TRIES = 40 * int(os.environ.get("QMAPS_FUZZ", "1"))
-"""How often each file is damaged."""
+"""Number of damages of each file."""
 
 
 def damaged(content: bytes, chance: random.Random) -> bytes:

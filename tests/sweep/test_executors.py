@@ -67,7 +67,7 @@ def test_states_that_were_renamed(path: Path, tmp_path: Path) -> None:
         same(sweep.run(states, SPECS[:2], executor=executor), expected)
 
 
-def test_one_frame_whoever_measures(path: Path, serial: pd.DataFrame) -> None:
+def test_one_frame_for_any_workers(path: Path, serial: pd.DataFrame) -> None:
     """One process and Dask; other tests have pools, and a killed worker."""
     distributed = pytest.importorskip("distributed")
     with (

@@ -135,7 +135,7 @@ def test_a_ragged_end_and_one_dimension() -> None:
 
 
 WHOLE = "rank1B"
-"""Tiles have scales of two blocks; tensors of theirs are measured as a whole."""
+"""Tiles have scales of two blocks; their tensors are measured in full."""
 
 
 def normalizers() -> list[Normalizer]:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 @EVERY
-def test_clipped_gradients_are_what_steps_see(kind: str, engine: str) -> None:
+def test_steps_use_clipped_gradients(kind: str, engine: str) -> None:
     model, plain = net(), net()
     optimizer, by_hand = make(kind, model.parameters()), make(kind, plain.parameters())
     for number in range(4):

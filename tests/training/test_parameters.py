@@ -246,7 +246,7 @@ def test_tensors_without_elements_at_their_address_step_on_the_reference(
         assert torch.equal(p.inner if isinstance(p, Wrapped) else p, q)
 
 
-def test_quantizers_read_what_has_no_elements_at_its_address(engine: str) -> None:
+def test_quantizers_read_tensors_without_elements_at_their_address(engine: str) -> None:
     x = torch.linspace(-1, 1, 600)
     q = qmaps.quantizer("B64/DE@4s")
     expected = q.quantize(x)

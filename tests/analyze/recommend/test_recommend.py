@@ -263,7 +263,7 @@ def test_unmeasured_and_unsafe_parameters_are_named() -> None:
 
 
 @pytest.mark.parametrize(("beta2", "averaged"), [(0.999, "1,000"), (0.9999, "10,000"), (0.9, "")])
-def test_an_early_step_is_told_by_beta2(beta2: float, averaged: str) -> None:
+def test_the_note_on_early_steps_depends_on_beta2(beta2: float, averaged: str) -> None:
     draw = torch.Generator().manual_seed(0)
     m, v = torch.randn(48, 128, generator=draw), torch.rand(48, 128, generator=draw) + 0.5
     states = CapturedStates(

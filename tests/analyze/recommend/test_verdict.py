@@ -93,6 +93,6 @@ def test_early(step: int, beta2: float, is_early: bool) -> None:
     assert early(step, beta2) is is_early
 
 
-def test_safe_is_only_said_of_what_was_measured() -> None:
+def test_only_measured_pairs_are_safe() -> None:
     assert [earned(level, proven=True) for level in LEVELS] == list(LEVELS)
     assert [earned(level, proven=False) for level in LEVELS] == ["unproven", *LEVELS[1:]]

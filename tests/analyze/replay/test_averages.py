@@ -61,7 +61,7 @@ def test_roundings_that_follow_and_those_that_do_not() -> None:
     assert ratios([nearest], spread(8, 256), 0.95)[nearest] < 1.3
 
 
-def test_scales_stay_whatever_the_blocks_and_zeros_are_left_out() -> None:
+def test_scales_are_independent_of_blocks_and_leave_out_zeros() -> None:
     for spec in ("tensor/e5m2@8u", "rank1/DE-0@8u", "B16/DE-0@4u", "B2048/linear0@8u"):
         assert ratios([spec], spread(16, 256), 0.998)[spec] > 8
     (zeros,) = ratios(["tensor/linear0@2u"], spread(1, 64) * 1e-3 + torch.eye(1, 64)).values()
@@ -89,7 +89,7 @@ def test_accumulated_noise_against_a_recursion() -> None:
     assert stochastic > 1.5 * four > 30 * eight > 0
 
 
-def test_samples_are_small_whatever_the_shape() -> None:
+def test_samples_are_small_for_any_shape() -> None:
     for shape in ((50, 3000), (3, 5, 7), (10**5,), (2, 10**6), (7,)):
         x = torch.arange(math.prod(shape)).view(shape)
         small = sample(x)

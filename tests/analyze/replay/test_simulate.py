@@ -32,7 +32,7 @@ def moments(steps: int, signal: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("steps", [3, 40, 400])
 @pytest.mark.parametrize("signal", [0.0, 0.1, 1.0])
-def test_signal_and_noise_are_told_apart(steps: int, signal: float) -> None:
+def test_signal_and_noise_are_separated(steps: int, signal: float) -> None:
     mean, deviation, m, v = moments(steps, signal)
     actual, variance = mean_and_variance(m, v, BETAS, steps)
     assert actual.square().mean() == pytest.approx(float(mean.square().mean()), rel=0.1, abs=0.03)
@@ -77,7 +77,7 @@ def test_moments_without_noise_or_without_anything(steps: int) -> None:
     assert variance.max() < 1e-9
 
 
-def test_a_checkpoint_is_replayed_and_says_so(tmp_path: Path) -> None:
+def test_a_replayed_checkpoint_is_labelled_as_simulated(tmp_path: Path) -> None:
     torch.manual_seed(0)
     weight = torch.nn.Parameter(torch.zeros(100, 64))
     optimizer = torch.optim.AdamW([weight])

@@ -159,7 +159,7 @@ LOADS = {
     "--to torchao --states fp8": "from torchao.optim import AdamWFp8\n",
     "--to torchao --states 4bit": "from torchao.optim import AdamW4bit\n",
 }
-"""Options, and some of the code that loads what they make."""
+"""Options, and lines of the code that loads the result."""
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -189,7 +189,7 @@ def test_a_file_of_torchao_is_read_by_a_process_that_has_not_imported_it(tmp_pat
     assert done.stdout == "torchao\n", done.stderr
 
 
-def test_a_file_of_torchao_is_captured_as_what_it_decodes_to(tmp_path: Path) -> None:
+def test_a_file_of_torchao_is_captured_decoded(tmp_path: Path) -> None:
     _, adam = trained(ao.AdamW8bit)
     torch.save(adam.state_dict(), tmp_path / "in.pt")
     states = capture.load(tmp_path / "in.pt")

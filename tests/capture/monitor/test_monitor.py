@@ -244,7 +244,7 @@ def test_gradients_that_are_gone_after_the_step_are_not_taken_as_zeros() -> None
     assert len(caught) == 1
 
 
-def test_rules_that_are_not_element_wise_have_what_needs_no_rule() -> None:
+def test_other_rules_have_the_measures_that_need_no_rule() -> None:
     model = net()
     optimizer = make("LAMB8bit", model.parameters())
     with Monitor(optimizer, None, every=3) as monitor:
@@ -404,7 +404,7 @@ def test_second_moments_that_cannot_fall(window: int, make: Any, state: str) -> 
     assert stuck("B256/linear@16u", window, make, state)[1] < 0.05  # fine enough to fall
 
 
-def test_a_warning_of_them_says_what_helps() -> None:
+def test_their_warning_names_a_remedy() -> None:
     p = nn.Parameter(torch.zeros(512))
     optimizer = slow([("w", p)], state_quantizers={"exp_avg_sq": "B256/DE-0@8u"})
     p.grad = torch.ones(512)

@@ -447,7 +447,7 @@ def test_checkpoints_without_an_optimizer_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_of_one_processs_shards_is_told_from_one_without_states(tmp_path: Path) -> None:
+def test_shards_of_one_process_are_distinguished_from_a_file_without_states(tmp_path: Path) -> None:
     path = tmp_path / "rank0.pt"
     dist.init_process_group("fake", store=fake.FakeStore(), rank=1, world_size=2)
     try:

@@ -14,7 +14,7 @@ from tests.capture.fixtures import HERE, copied, expect
 
 SAVED = "megatron/fully_reshardable"
 NEWER = "megatron/fully_reshardable-0.19"
-"""Of Megatron-core 0.19, which has no ``common.pt``."""
+"""Folders of Megatron-core 0.19, without ``common.pt``."""
 
 
 @pytest.mark.parametrize("name", [SAVED, NEWER])

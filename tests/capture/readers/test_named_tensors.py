@@ -22,7 +22,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("prefix", ["", "state.", "optim.state.", "optimizer.state."])
-def test_names_say_what_tensors_are(prefix: str, tmp_path: Path) -> None:
+def test_names_identify_tensors(prefix: str, tmp_path: Path) -> None:
     save_file({prefix + key: value for key, value in TENSORS.items()}, tmp_path / "o.safetensors")
     states = load(tmp_path / "o.safetensors")
     assert states.parameters() == ["layer.weight", "state.bias"]
@@ -111,7 +111,7 @@ def test_shards_of_torchs_writer_are_joined(place: str) -> None:
 @pytest.mark.parametrize(
     "name", ["model.safetensors.index.json", "model-00001-of-00002.safetensors"]
 )
-def test_steps_that_torch_lost_by_joining_are_told(name: str) -> None:
+def test_steps_lost_in_torchs_joining_are_reported(name: str) -> None:
     path = HERE / JOINED / name
     message = (
         f"{str(path)!r} has step=0 for 'w', but its second moment is not 0; its number of steps "

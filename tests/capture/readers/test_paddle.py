@@ -79,7 +79,7 @@ def powers(betas: tuple[float, float], steps: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 500, 5000, 60_000])
-def test_steps_are_told_by_the_powers(steps: int, tmp_path: Path) -> None:
+def test_steps_are_computed_from_the_powers(steps: int, tmp_path: Path) -> None:
     state = powers((0.9, 0.999), steps)
     if not steps:
         state["w_moment2_0"] *= 0

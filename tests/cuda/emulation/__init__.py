@@ -34,7 +34,7 @@ FLAGS = (
     *("-fno-strict-aliasing", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
     *("-U_FORTIFY_SOURCE", "-Wno-unused-function", "-Wno-invalid-offsetof"),
 )
-"""The answer to a warning is the same as on a device: one that matters is an error."""
+"""Warnings are treated as on a device: important ones are errors."""
 INCLUDE = [f"-I{at}" for at in (HERE, SOURCES, compiler.ROOT)]
 
 
@@ -79,7 +79,7 @@ def _compile(flags: tuple[str, ...], arguments: list[str], path: Path, source: s
 
 
 _known: set[str] = set()
-"""Kernels, whatever their template arguments, that have run on threads of the system."""
+"""Kernels already run on threads of the system, with any template arguments."""
 
 
 class EmulatedEngine(engine.Engine):

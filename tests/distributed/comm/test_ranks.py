@@ -32,7 +32,7 @@ FOUR = (
     "sub_batches_give_the_gradients_of_one_device",
     "faults_are_errors_on_all",
 )
-"""What four ranks check, too: whatever depends on how many they are."""
+"""Further checks of four ranks: those that depend on the number of ranks."""
 NAMES = {2: tuple(CHECKS), 4: FOUR}
 
 

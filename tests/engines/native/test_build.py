@@ -40,7 +40,7 @@ def tree(folder: Path) -> Path:
         ({"url": "https://h/q.git", "vcs_info": {"vcs": "git"}}, "'torch-qmaps @ git+https://h/q.git'"),
     ],
 )  # fmt: skip
-def test_the_command_builds_what_was_installed(
+def test_the_command_rebuilds_the_installation(
     record: object, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = None if record is None else json.dumps(record)

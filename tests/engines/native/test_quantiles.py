@@ -27,7 +27,7 @@ from tests.quantile_data import (
 )
 
 LARGE = 2**17 + 3
-"""Elements that are counted rather than sorted."""
+"""Number of elements for counting instead of sorting."""
 SETTINGS = settings(
     max_examples=40,
     deadline=None,

@@ -134,7 +134,7 @@ def test_bits_for_any_number_of_threads(threads: int) -> None:
 
 
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor has no such mode")
-def test_subnormals_are_kept_whatever_torch_is_told() -> None:
+def test_subnormals_are_kept_under_torchs_flush_mode() -> None:
     before = torch.get_num_threads()
     gradient = torch.full((300_000,), 1e-40)
 

@@ -305,7 +305,7 @@ def test_committed_intervals_are_those_of_the_report() -> None:
             ]  # fmt: skip
 
 
-def test_the_page_says_what_a_verdict_means_and_what_costs_most(run: Path, page: str) -> None:
+def test_the_page_explains_the_verdict_and_the_largest_cost(run: Path, page: str) -> None:
     said = summary(run)
     means = meaning(said["verdict"], said["step_cost"], said["gradients"])
     badge = f'<span class="verdict {said["verdict"]}">{said["verdict"]}</span>'
