@@ -84,7 +84,7 @@ def measure(cases: Sequence[Measured], options: Options) -> dict[str, Any]:
     kernels: dict[str, Any]
     per_second: dict[str, Any]
     kernels, per_second = (
-        {name: None if rate is None else max(rate, again[name]) for name, rate in first.items()}
+        {name: None if rate is None else max(rate, again[name]) for name, rate in first.items()}  # type: ignore[attr-defined]
         for first, again in zip(before, after, strict=True)
     )
     best = max(kernels.values())

@@ -23,7 +23,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, multiprocessing, nn
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 
 from benchmarks import machine
 from benchmarks.command import count, one_line_errors, study_options, written
@@ -188,7 +189,7 @@ def measured(folder: str, width: int, rounds: int) -> dict[str, dict[str, Any]]:
 def in_processes(work: Callable[..., None], file: str, *arguments: object) -> dict[str, Any]:
     """The JSON of `work`, run on all ranks in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(work, (folder, *arguments), nprocs=RANKS)
+        spawn(work, (folder, *arguments), nprocs=RANKS)
         results: dict[str, Any] = json.loads(Path(folder, file).read_text())
     return results
 

@@ -23,7 +23,7 @@ from docsite.kinds.reference import exported, modules
 from docsite.page import ROOT, first_sentence
 from qmaps import figures, maps, normalize, optim
 
-STARS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 FILE = ROOT / "docs" / "api.md"
 FIRST = (qmaps, optim, maps, normalize)

@@ -1,4 +1,4 @@
-"""A page in headless Chromium, driven by its command line alone."""
+"""A page in headless Chromium, controlled by the command line alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
+CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
 WHY_NOT = f"no headless browser here: none of {', '.join(NAMES)} is on the path"
 
 # The tests' own code goes to the end of a copy of the page and leaves its answer in the document.
@@ -55,12 +55,12 @@ window.addEventListener("load", () => {
 def look(
     page: Path, *, dark: bool = False, more: str = "", width: int = 1280
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the page's own report, and the lines that it wrote to the console.
+    """Return the report of the page and its lines in the console.
 
     Args:
         page: an HTML file.
-        dark: whether the reader prefers dark pages.
-        more: further JavaScript of the probe, which adds to `answer`.
+        dark: True for a reader who prefers dark pages.
+        more: further JavaScript of the probe, with additions to `answer`.
         width: pixels of the window, at least 500.
     """
     assert CHROMIUM is not None
@@ -98,7 +98,7 @@ def look(
 
 
 def check(page: Path) -> None:
-    """Nothing on the console, every image and link there, no wider than a phone, tables sort."""
+    """Check that the console is empty, images and links load, phones fit, and tables sort."""
     light, console = look(page)
     assert console == []
     assert len(light["images"]) == page.read_text(encoding="utf-8").count("<img ")
@@ -114,12 +114,12 @@ def check(page: Path) -> None:
 
 
 def ordered(up: list[str], down: list[str]) -> bool:
-    """Whether cells are sorted as readers expect: numbers as numbers, those missing last."""
-    known = [cell for cell in up if cell != "-"]
-    if "-" in up[: len(known)] or "-" in down[: len(known)]:
+    """True if cells are in the order of readers: numbers by value, missing ones last."""
+    values = [cell for cell in up if cell != "-"]
+    if "-" in up[: len(values)] or "-" in down[: len(values)]:
         return False
     try:
-        keys = [float(cell) for cell in known]
+        keys = [float(cell) for cell in values]
     except ValueError:
         return len(set(up)) < len(up) or down == up[::-1]
-    return keys == sorted(keys) and [float(cell) for cell in down[: len(known)]] == keys[::-1]
+    return keys == sorted(keys) and [float(cell) for cell in down[: len(values)]] == keys[::-1]

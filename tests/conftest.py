@@ -31,16 +31,16 @@ if "QMAPS_FUZZ" not in os.environ:
     settings.load_profile("repeatable")
 
 MARKED = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)
-"""Beginning of the marks of a file that is left to `make test-all`."""
+"""Beginning of the marks of a file for `make test-all` alone."""
 GRID = 12
-"""Largest number of cases that `make test` runs of one test without choosing among them."""
+"""Largest number of cases of one test for `make test` to run without a choice among them."""
 
 
 @pytest.fixture(scope="session")
 def made_once(
     tmp_path_factory: pytest.TempPathFactory, worker_id: str
 ) -> Callable[[str, Callable[[Path], None]], Path]:
-    """Make a folder of a name by a function, once for all processes that run tests."""
+    """Make a folder with this name by a function, once for all processes of a test run."""
     base = tmp_path_factory.getbasetemp()
     shared = base if worker_id == "master" else base.parent
 
@@ -58,32 +58,32 @@ def made_once(
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even import what ``-m "not slow"`` leaves out."""
+    """Do not import files of slow tests with ``-m "not slow"``."""
     if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
         return None
     return True if MARKED.search(collection_path.read_text("utf-8")) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark more tests as slow: further instruction sets, two threads, the rest of grids.
+    """Mark more tests as slow: further instruction sets, two threads, most of each grid.
 
     Of a grid of three axes or more the rest is also marked as products beyond every pair.
     """
     from qmaps.engines import native  # only now: tests/engines/native may put another build first
 
-    others = native.isas()[1:]  # the best comes first
+    other_isas = native.isas()[1:]  # the best comes first
     grids: dict[tuple[Path, str], list[pytest.Function]] = {}
     for item in items:
         if hasattr(item, "callspec") and item.get_closest_marker("gpu") is None:
             grids.setdefault((item.path, item.originalname), []).append(item)
     for cases in grids.values():
         marked = [_names(mark) for mark in cases[0].iter_markers("parametrize")]
-        known = {name for names in marked for name in names}
-        axes = [*marked, *([name] for name in cases[0].callspec.params if name not in known)]
+        marked_names = {name for names in marked for name in names}
+        axes = [*marked, *([name] for name in cases[0].callspec.params if name not in marked_names)]
         quick = [item for item in cases if item.get_closest_marker("slow") is None]
         params = [(item, item.callspec.params) for item in quick]
         fast = _covering(
-            [i for i, p in params if p.get("isa") not in others and p.get("threads") != 2],
+            [i for i, p in params if p.get("isa") not in other_isas and p.get("threads") != 2],
             marked,
         )
         chosen = _covering(cases, axes, fast) if len(axes) > 2 else set(cases)
@@ -98,12 +98,12 @@ def _covering(
     axes: list[Sequence[str]],
     before: Collection[pytest.Function] = (),
 ) -> set[pytest.Function]:
-    """Few cases of a test that hold every value of two axes, or every pair of values of more.
+    """A few cases of a test with every value of two axes, or every pair of values of more.
 
     Args:
         cases: of one test.
-        axes: the names of the parameters that are set together.
-        before: cases that are chosen already.
+        axes: names of parameters, grouped if one parametrize sets them.
+        before: chosen cases.
     """
     size = min(2, len(axes) - 1)
     if len(cases) <= GRID or size < 1:
@@ -124,26 +124,26 @@ def _covering(
 
 
 def _names(mark: pytest.Mark) -> Sequence[str]:
-    """Names that a parametrize decorator sets."""
+    """Names set by a parametrize decorator."""
     names = mark.args[0]
     return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
 
 
 def pytest_collection_finish() -> None:
-    """Let no garbage collection look at modules and tests again: they stay to the end."""
+    """Exclude modules and tests from garbage collection; they live to the end."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _one_thread_a_worker() -> None:
-    """Workers share the cores; torch's own threads would only get in their way."""
+    """Use one thread per worker; workers share the cores."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _interruptible() -> None:
-    """Make Ctrl-C a KeyboardInterrupt, even if the shell started this in the background."""
+    """Make Ctrl-C a KeyboardInterrupt, even in a process started in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,7 @@
-"""What the package flashoptim 0.1.4 makes of two moments, in its groups of 32.
+"""Codes of two moments by the package flashoptim 0.1.4, in its groups of 32.
 
 Its Triton kernels ``_triton_quantize_kernel`` and ``_triton_dequantize_kernel`` ran in Triton's
-interpreter (triton 3.9.0) on the tensors that `moments` returns: the first with ``signed=True,
+interpreter (triton 3.9.0) on the tensors of `moments`: the first with ``signed=True,
 softsign=True``, the second with ``signed=False, sqrt=True, softsign=False``.
 """
 
@@ -29,6 +29,6 @@ SECOND_CODES = [
     29, 53, 93, 160, 8, 14, 21, 30, 35, 1, 2, 10, 33, 91,
 ]  # fmt: skip
 
-# Their float16 scales as integers: of the second moment that of its square root.
+# Their float16 scales as integers; the second moment has the scale of its square root.
 FIRST_SCALES = [14894, 15186, 15243]
 SECOND_SCALES = [14894, 15186, 15243]

@@ -1,4 +1,4 @@
-"""Every map, normalizer and composition in the registries, so that new files are covered."""
+"""Every map, normalizer and composition in the registries, new files included."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ __all__ = ["LARGEST", "SMALLEST", "about", "sample"]
 
 
 class Pickling(ThreadPoolExecutor):
-    """Threads whose work is pickled, as for processes, which take seconds to start."""
+    """Threads in place of processes; their work is pickled, and they start faster."""
 
-    def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
-        function, given, named = pickle.loads(pickle.dumps((function, given, named)))
-        return super().submit(function, *given, **named)
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        function, arguments, named = pickle.loads(pickle.dumps((function, arguments, named)))
+        return super().submit(function, *arguments, **named)
 
 
 def formula_maps() -> list[Map]:
-    """Every map that needs no data, at every width and sign it allows, and some of users."""
+    """Every map without data, at each of its widths and signs, and some codebooks of users."""
     classes = [maps.REGISTRY[name] for name in maps.names()]
     results = [map_ for cls in classes if not cls.fitted for map_ in forms(cls)]
     return [*results, *users_codebooks()]
 
 
 def users_codebooks() -> list[Codebook]:
-    """Codebooks that a user might provide."""
+    """Codebooks as users provide them."""
     generator = torch.Generator().manual_seed(5)
     steep = [10.0**-k for k in range(0, 38, 3)]
     return [
@@ -54,7 +54,7 @@ def users_codebooks() -> list[Codebook]:
 
 
 def fitted_maps(bits: int) -> list[FittedMap]:
-    """Every map that is fitted to data, signed and unsigned."""
+    """Every fitted map, signed and unsigned."""
     return [
         cls(bits=bits, signed=signed)
         for cls in maps.REGISTRY.values()
@@ -64,13 +64,13 @@ def fitted_maps(bits: int) -> list[FittedMap]:
 
 
 def squares_in_doubt() -> Tensor:
-    """16 numbers with a norm of about 1 + 2**-24: the order of a sum decides how it rounds."""
+    """16 numbers with a norm of about 1 + 2**-24; the order of their sum decides its rounding."""
     powers = [-27, None, -27, -27, None, -27, None, -12, -27, -27, -27, -12, -27, 0, -24, -27]
     return torch.tensor([0.0 if power is None else 2.0**power for power in powers])
 
 
 def normalizers() -> list[Normalizer]:
-    """Every normalizer that a spec can name, plain and with suffixes, and pairs under ``&``."""
+    """Every normalizer in the registries, plain and with suffixes, and pairs under ``&``."""
     plain = [
         parsed
         for cls in normalize.REGISTRY
@@ -83,32 +83,32 @@ def normalizers() -> list[Normalizer]:
     dividing = [n for n in plain if not n.alone]
     eight = [normalize.eight_bit.EightBit(n) for n in dividing]
     spread = [n for n in dividing if n.spec in ("B64", "rank1", "tensor")]
-    others = [cls for cls in SUFFIXES.values() if cls is not normalize.eight_bit.EightBit]
-    formats: list[Normalizer] = [cls(n) for cls in others for n in spread]
-    both = [dividing[i] & dividing[(i + 1) % len(dividing)] for i in range(len(dividing))]
-    mixed = [eight[0] & dividing[-1], dividing[1] & eight[-1], dividing[0] & both[2]]
+    scale_formats = [cls for cls in SUFFIXES.values() if cls is not normalize.eight_bit.EightBit]
+    formats: list[Normalizer] = [cls(n) for cls in scale_formats for n in spread]
+    pairs = [dividing[i] & dividing[(i + 1) % len(dividing)] for i in range(len(dividing))]
+    mixed = [eight[0] & dividing[-1], dividing[1] & eight[-1], dividing[0] & pairs[2]]
     mixed += [formats[i] & dividing[i % len(dividing)] for i in range(0, len(formats), 4)]
-    return [*plain, *eight, *formats, *both, *mixed]
+    return [*plain, *eight, *formats, *pairs, *mixed]
 
 
 @functools.cache
 def representatives(bits: int) -> tuple[Map, ...]:
-    """Each map once for each sign, at `bits` or the nearest width it allows, and some of users."""
+    """Each map once for each sign, at `bits` or its nearest width, and some codebooks of users."""
     return (*registered(bits), *users_codebooks())
 
 
 def compositions_of(normalizer: Normalizer, bits: int = 4) -> list[qmaps.Quantizer]:
-    """`normalizer` with every map that it goes with."""
+    """`normalizer` with every compatible map."""
     return list(composed(normalizer, representatives(bits)))
 
 
 def compositions(bits: int = 4) -> list[qmaps.Quantizer]:
-    """Every normalizer with every map that it goes with, at `bits` or the nearest it allows."""
+    """Every normalizer with every compatible map, at `bits` or its nearest width."""
     return [q for normalizer in normalizers() for q in compositions_of(normalizer, bits)]
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal elements, the sign of zero included; NaN equals NaN."""
+    """True for equal elements; -0 differs from 0, and NaN equals NaN."""
     same = (a == b) & (a.signbit() == b.signbit())
     return a.shape == b.shape and bool((same | ((a != a) & (b != b))).all())
 

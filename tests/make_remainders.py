@@ -1,4 +1,4 @@
-"""Makes tests/remainders.py: what two packages keep of float32 values beside bfloat16 numbers.
+"""Make tests/remainders.py: two packages' remainders of float32 values beside bfloat16.
 
 Install flashoptim 0.1.4, heavyball 3.2.1 and triton into a folder without their dependencies
 (``pip install --no-deps --target FOLDER flashoptim==0.1.4 heavyball==3.2.1 triton``), then
@@ -26,7 +26,7 @@ def values() -> Tensor:
 
 
 def flashoptim(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """FlashOptim's remainders, and the values that they lead back to."""
+    """FlashOptim's remainders, and the values restored from them."""
     from flashoptim import optimizers
 
     narrow, actual, back = x.bfloat16(), torch.empty(len(x), dtype=dtype), torch.empty_like(x)
@@ -43,7 +43,7 @@ def flashoptim(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def heavyball(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """HeavyBall's remainders, and the values that they lead back to."""
+    """HeavyBall's remainders, and the values restored from them."""
     from heavyball import utils
 
     state = utils._ULPState(torch.empty(len(x), dtype=dtype), utils._ULPState._SMAX[dtype])
@@ -55,13 +55,14 @@ def heavyball(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def main() -> None:
     """Write the module."""
-    print('"""What packages keep of float32 values beside bfloat16; see make_remainders.py."""\n')
+    title = "Two packages' remainders of float32 values beside bfloat16; see make_remainders.py."
+    print(f'"""{title}"""\n')
     for name, of in (("FLASHOPTIM", flashoptim), ("HEAVYBALL", heavyball)):
         print(f"{name} = {{")
         for dtype in DTYPES:
             print(f'    "{str(dtype).removeprefix("torch.")}": (')
-            for each in of(values(), dtype):
-                numbers = ", ".join(f"{number:.9g}" for number in each.tolist())
+            for tensor in of(values(), dtype):
+                numbers = ", ".join(f"{number:.9g}" for number in tensor.tolist())
                 print(8 * " " + "[")
                 print(
                     textwrap.fill(numbers, 96, initial_indent=" " * 12, subsequent_indent=" " * 12)

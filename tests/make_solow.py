@@ -1,9 +1,9 @@
-"""Makes tests/solow.py: what the package solow 0.2.0 makes of a second moment.
+"""Make tests/solow.py: codes of a second moment by the package solow 0.2.0.
 
 Unpack the wheel (``pip download --no-deps solow==0.2.0``), then ``python tests/make_solow.py
-FOLDER/solo/quantizer/utils.py > tests/solow.py``. Only that module of the package runs, which needs
-torch alone. Its random numbers are replaced by 1/2, so that its logarithms round to the nearest
-code, or by those of `draws`.
+FOLDER/solo/quantizer/utils.py > tests/solow.py``. Only this module of the package runs; it needs
+torch alone. 1/2 replaces its random numbers, so logarithms round to the nearest code; other cases
+use `draws`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _made(package: dict[str, Any], bits: int, quantile: float) -> dict[str, list
 def main() -> None:
     """Write the module."""
     package = runpy.run_path(sys.argv[1])
-    print('"""What the package solow 0.2.0 makes of a second moment; see make_solow.py."""\n')
+    print('"""Codes of a second moment by the package solow 0.2.0; see make_solow.py."""\n')
     print("SOLOW = {")
     for case in CASES:
         print(f"    {case}: {{")

@@ -15,7 +15,7 @@ from qmaps.errors import LONGEST, QmapsError
 
 
 class Hostile:
-    """An object whose `repr` and `str` raise."""
+    """An object with a `repr` and a `str` that raise."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no text")
@@ -42,7 +42,7 @@ CONTAINERS: list[Any] = [
 
 
 def tensors() -> list[torch.Tensor]:
-    """Tensors of every kind that torch has."""
+    """Tensors of every kind in torch."""
     x = torch.rand(4, 6) + 0.5
     return [
         torch.tensor(0.5), torch.tensor([0.5]), torch.tensor(0.5, requires_grad=True), x,
@@ -59,9 +59,9 @@ def tensors() -> list[torch.Tensor]:
 
 def objects() -> st.SearchStrategy[Any]:
     """Any object at all."""
-    known = st.sampled_from([*NUMBERS, *TEXTS, *CONTAINERS, *tensors()])
+    samples = st.sampled_from([*NUMBERS, *TEXTS, *CONTAINERS, *tensors()])
     drawn = st.one_of(
-        known, st.integers(), st.floats(), st.text(max_size=20), st.binary(max_size=5)
+        samples, st.integers(), st.floats(), st.text(max_size=20), st.binary(max_size=5)
     )
     return st.one_of(
         drawn,
@@ -72,7 +72,7 @@ def objects() -> st.SearchStrategy[Any]:
 
 
 def refused(call: Callable[..., Any], *args: Any, **options: Any) -> bool:
-    """Whether a call is refused, by an error of qmaps with a short message on one line."""
+    """True if the call raises an error of qmaps with a short message on one line."""
     message = ""
     try:
         call(*args, **options)

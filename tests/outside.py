@@ -1,6 +1,6 @@
-"""An object whose pickle calls a function that no reader of checkpoints allows; it only takes note.
+"""An object with a call in its pickle; readers of checkpoints must refuse it.
 
-A reader that ran what a file names would leave a note in `CALLS`.
+The call appends a note to `CALLS`, so tests can see a reader that ran it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ CALLS: list[str] = []
 
 
 def note(text: str) -> None:
-    """Take note of the call."""
+    """Append a note of the call."""
     CALLS.append(text)
 
 
@@ -18,7 +18,7 @@ NAME = f"{note.__module__}.note"
 
 
 class Outside:
-    """Unpickled by a call of `note`."""
+    """Unpickles to a call of `note`."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return note, ("unpickled",)

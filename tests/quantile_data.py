@@ -1,4 +1,4 @@
-"""Data for quantiles, and the reference that every engine is compared with."""
+"""Data for quantiles, and the reference for every engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def normal(n: int) -> Tensor:
 
 
 def pick(values: list[float] | Tensor, n: int) -> Tensor:
-    """`n` of these at random."""
+    """`n` of these values at random."""
     values = torch.as_tensor(values, dtype=torch.float32)
     return values[torch.randint(values.numel(), (n,), generator=generator())]
 

@@ -1,4 +1,4 @@
-"""What packages keep of float32 values beside bfloat16; see make_remainders.py."""
+"""Two packages' remainders of float32 values beside bfloat16; see make_remainders.py."""
 
 FLASHOPTIM = {
     "int8": (

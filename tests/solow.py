@@ -1,4 +1,4 @@
-"""What the package solow 0.2.0 makes of a second moment; see make_solow.py."""
+"""Codes of a second moment by the package solow 0.2.0; see make_solow.py."""
 
 SOLOW = {
     (2, 0.1): {

@@ -1,4 +1,4 @@
-"""The ground plan: few rooms, each with a sentence, no import circle."""
+"""The architecture: few entries, a sentence for each, and no import cycle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGE = Path(qmaps.__file__).parent
 
 
 def entries() -> list[Path]:
-    return [each for each in sorted(PACKAGE.iterdir()) if each.name != "__pycache__"]
+    return [path for path in sorted(PACKAGE.iterdir()) if path.name != "__pycache__"]
 
 
 def test_each_entry_has_a_sentence() -> None:
@@ -28,18 +28,18 @@ def test_each_entry_has_a_sentence() -> None:
 
 
 def imported(source: Path, modules: set[str]) -> Iterator[str]:
-    """Modules that a file imports, within functions and for type checkers too."""
+    """Modules imported by a file, in functions and for type checkers too."""
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names if name.name in modules)
         elif isinstance(node, ast.ImportFrom) and node.module:
             for name in node.names:
-                whole = f"{node.module}.{name.name}"
-                yield from [module for module in (whole, node.module) if module in modules][:1]
+                qualified = f"{node.module}.{name.name}"
+                yield from [module for module in (qualified, node.module) if module in modules][:1]
 
 
 def upward() -> set[tuple[str, str]]:
-    """Imports of public methods and operators that are done above their class."""
+    """Imports of a layer above, in public methods and operators."""
     settings = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
     (layers,) = [
         contract
@@ -60,7 +60,7 @@ def test_no_import_circle() -> None:
         # A package's own file is run before its modules; they may import it, if it does not them.
         graph[name] = set(imported(path, set(files))) - {name}
         graph[name] -= {target for source, target in exceptions if source == name}
-    order = list(TopologicalSorter(graph).static_order())  # raises CycleError, which names one
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError with one cycle
     assert len(order) == len(files) > 200
 
 
@@ -73,24 +73,26 @@ def test_engines_do_not_name_optimizers() -> None:
 
 
 AUTHORS = 12
-"""Members that an author of an update rule may define."""
+"""Largest number of members for an author of an update rule."""
 LARGEST = 300
-"""Lines of a class, docstrings left out."""
+"""Largest number of lines of a class without docstrings."""
 
 
 def test_an_author_of_a_rule_has_few_members_to_learn() -> None:
     members = {*vars(UpdateRule), *UpdateRule.__annotations__}
-    own = sorted(name for name in members if not name.startswith("_"))
-    assert len(own) <= AUTHORS, own
+    public = sorted(name for name in members if not name.startswith("_"))
+    assert len(public) <= AUTHORS, public
 
 
 def lines_of_code(node: ast.ClassDef) -> int:
     """The lines of a class without its docstrings."""
-    inside = [each for each in ast.walk(node) if isinstance(each, (ast.ClassDef, ast.FunctionDef))]
-    texts = [each.body[0] for each in inside if ast.get_docstring(each)]
+    inside = [
+        inner for inner in ast.walk(node) if isinstance(inner, (ast.ClassDef, ast.FunctionDef))
+    ]
+    texts = [inner.body[0] for inner in inside if ast.get_docstring(inner)]
     assert node.end_lineno
-    whole = node.end_lineno - node.lineno + 1
-    return whole - sum((text.end_lineno or 0) - text.lineno + 1 for text in texts)
+    lines = node.end_lineno - node.lineno + 1
+    return lines - sum((text.end_lineno or 0) - text.lineno + 1 for text in texts)
 
 
 def test_no_class_is_a_house_of_its_own() -> None:
@@ -102,7 +104,7 @@ def test_no_class_is_a_house_of_its_own() -> None:
 
 FACTORIES = {"tensor", "as_tensor", "asarray", "scalar_tensor", "zeros", "ones", "empty", "full",
              "eye", "linspace", "logspace", "normal", "rand", "randn", "Tensor"}  # fmt: skip
-"""Functions of torch that take the dtype of ``torch.set_default_dtype`` unless told otherwise."""
+"""Functions of torch with the dtype of ``torch.set_default_dtype`` by default."""
 
 
 def test_new_tensors_have_a_dtype() -> None:
@@ -110,5 +112,5 @@ def test_new_tensors_have_a_dtype() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch."):
                 named = {keyword.arg for keyword in node.keywords} & {"dtype", None}
-                made = ast.unparse(node.func).removeprefix("torch.") in FACTORIES
-                assert named or not made, f"{path.name}:{node.lineno}: {ast.unparse(node)}"
+                factory = ast.unparse(node.func).removeprefix("torch.") in FACTORIES
+                assert named or not factory, f"{path.name}:{node.lineno}: {ast.unparse(node)}"

@@ -1,4 +1,4 @@
-"""The name on the package index, and the other project that has the name of the module."""
+"""The name on the package index, and another project with our module name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_no_line_installs_the_other_project() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     files = listed.stdout.split() or pytest.skip("not a checkout")
     pattern = re.compile(r"""pip install ["']?qmaps(\[|["'` ]|$)|["'`]qmaps\[""", re.MULTILINE)
-    told = [
+    lines = [
         name
         for name in files
         if name.endswith((".py", ".md", ".toml", ".yml", ".ipynb", "Makefile", "run", "wheels"))
@@ -42,12 +42,12 @@ def test_no_line_installs_the_other_project() -> None:
         and name not in ("CHANGELOG.md", "tests/test_distribution.py")
         and pattern.search((ROOT / name).read_text(encoding="utf-8"))
     ]
-    assert told == []
+    assert lines == []
 
 
 @pytest.fixture
-def other(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The other project is installed; returns the sentence that says so."""
+def conflict(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Install the other project's metadata; return its message."""
     version = metadata.version
     monkeypatch.setattr(metadata, "version", lambda n: "0.0.1" if n == "qmaps" else version(n))
     return (
@@ -56,17 +56,17 @@ def other(monkeypatch: pytest.MonkeyPatch) -> str:
     )
 
 
-def test_the_other_project_is_named(other: str) -> None:
-    message = f"{other}; pip uninstall -y qmaps, then install torch-qmaps again"
+def test_the_other_project_is_named(conflict: str) -> None:
+    message = f"{conflict}; pip uninstall -y qmaps, then install torch-qmaps again"
     with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
         distribution.warn_of_conflict()
     cpu = {"threads": 1, "cores": 1}
     actual = list(doctor.findings(backends(), cpu))
-    assert (actual[0].level, actual[0].message) == ("problem", f"T{other[1:]}.")
+    assert (actual[0].level, actual[0].message) == ("problem", f"T{conflict[1:]}.")
     assert actual[0].repair == "pip uninstall -y qmaps, then install torch-qmaps again."
 
 
-def test_without_it_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_it_there_is_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 

@@ -1,4 +1,4 @@
-"""Messages of errors: one line each, in which the allowed values are whole."""
+"""Messages of errors: one line each, with all allowed values."""
 
 import re
 

@@ -42,7 +42,7 @@ def test_exp2_is_accurate_and_exact_at_integers() -> None:
 
 
 def test_every_operation_is_one_float32_operation_in_the_order_written() -> None:
-    """The same bits from numpy, which never fuses a product with a sum."""
+    """numpy never fuses a product with a sum, and gives the same bits."""
     f = np.float32
     x = positives()
     mantissa, exponent = np.frexp(x.numpy())

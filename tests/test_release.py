@@ -1,4 +1,4 @@
-"""The files that state the version of the package agree."""
+"""Files with the version of the package agree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_version_and_date_agree() -> None:
-    """Between releases the version is that of the next one, and ends in .dev0."""
+    """Between releases the version is the next one, with the suffix .dev0."""
     version = tomllib.loads(text("pyproject.toml"))["project"]["version"]
     released = re.search(r"^## \[(.+)\] - (\d{4}-\d\d-\d\d)$", text("CHANGELOG.md"), re.MULTILINE)
     assert released is not None
@@ -56,7 +56,7 @@ def test_the_changelog_has_one_line_for_each_change() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make")
-def test_what_make_runs_keeps_compiled_modules() -> None:
+def test_make_keeps_compiled_modules() -> None:
     show = "show:\n\t@echo [$$PYTHONDONTWRITEBYTECODE]"
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "MAKEFLAGS": "", "MAKELEVEL": ""}
     command = ["make", "--silent", "--no-print-directory", "--eval", show, "show"]

@@ -9,7 +9,7 @@ import qmaps
 
 
 def test_optimizers_can_be_made() -> None:
-    model = nn.Linear(4, 4)
+    model = nn.Linear(4, 4, bias=False)
     made: list[torch.optim.Optimizer] = [
         qmaps.optim.AdamW(model.named_parameters(), lr=1e-3, state_quantizers="4bit"),
         qmaps.optim.AdamW8bit(model.parameters()),

@@ -1,4 +1,4 @@
-"""A low-rank part beside the codes of the rest."""
+"""Quantizers with a low-rank part beside the codes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GRASP = "lowrank4(rank1B128x128/linear@8s)+rank1B128x128/linear@4s"
 
 
 def matrix(rows: int = 96, columns: int = 64, rank: int = 4, noise: float = 0.1) -> Tensor:
-    """A matrix of few large singular values, and many small ones."""
+    """A matrix with a few large singular values and many small ones."""
     g = torch.Generator().manual_seed(0)
     left, right = torch.randn(rows, rank, generator=g), torch.randn(rank, columns, generator=g)
     return left @ right + noise * torch.randn(rows, columns, generator=g)
@@ -49,9 +49,9 @@ def test_it_decodes_to_the_product_and_the_rest() -> None:
     left, right = t.beside
     assert (left.quantizer.spec, left.shape, right.shape) == ("B128/DE@8s", (96, 4), (64, 4))
     product = left.dequantize() @ right.dequantize().T
-    rest = qmaps.quantizer("B128/DE@4s").quantize(x - product)
-    assert torch.equal(t.packed, rest.packed)
-    assert torch.equal(t.dequantize(), product + rest.dequantize())
+    residual = qmaps.quantizer("B128/DE@4s").quantize(x - product)
+    assert torch.equal(t.packed, residual.packed)
+    assert torch.equal(t.dequantize(), product + residual.dequantize())
     out = torch.empty(96, 64, dtype=torch.bfloat16)
     assert t.dequantize(out=out) is out
     assert torch.equal(out, t.dequantize().bfloat16())
@@ -59,7 +59,7 @@ def test_it_decodes_to_the_product_and_the_rest() -> None:
 
 
 def test_the_factors_are_those_of_the_singular_value_decomposition() -> None:
-    """With a gap behind the rank, the exact best approximation, but for 16-bit factors."""
+    """The best approximation, up to 16-bit factors, if a gap follows the first singular values."""
     x = matrix(noise=0.01)
     t = qmaps.quantizer("lowrank4(tensor/linear@16s)+B128/DE@4s").quantize(x)
     left, right = (factor.dequantize() for factor in t.beside)
@@ -71,21 +71,21 @@ def test_the_factors_are_those_of_the_singular_value_decomposition() -> None:
 
 @pytest.mark.parametrize("spec", [SPEC, GRASP])
 def test_large_singular_directions_are_kept(spec: str) -> None:
-    """What Muon's update needs: with codes alone the rest's directions turn more."""
+    """Muon's update needs them; codes alone turn the directions of the other values more."""
     x, q = matrix(), qmaps.quantizer(spec)
     u, _, v = torch.linalg.svd(x, full_matrices=False)
     errors = {}
-    for one in (q, replace(q, low_rank=None)):
-        error = one.quantize(x).dequantize() - x
+    for quantizer in (q, replace(q, low_rank=None)):
+        error = quantizer.quantize(x).dequantize() - x
         inside = u[:, :4] @ (u[:, :4].T @ error) + (error @ v[:4].T) @ v[:4]
-        errors[one.spec] = float(error.square().mean()), float(inside.square().mean())
+        errors[quantizer.spec] = float(error.square().mean()), float(inside.square().mean())
     low, codes = errors[q.spec], errors[replace(q, low_rank=None).spec]
     assert low[0] < codes[0] / 50
     assert low[1] < codes[1] / 20
 
 
 def test_the_tensor_before_is_where_the_iteration_begins() -> None:
-    """One iteration from the right start beats one from elsewhere, with little behind the rank."""
+    """One iteration from the last factors is closer than one from other factors."""
     x, q = matrix(noise=1.0), qmaps.quantizer("lowrank4(B128/linear@16s)+B128/DE@4s")
     elsewhere = q.quantize(torch.randn(96, 64, generator=torch.Generator().manual_seed(5)))
 
@@ -111,15 +111,15 @@ def test_the_tensor_before_is_where_the_iteration_begins() -> None:
 
 
 @pytest.mark.parametrize("shape", [(50,), (), (3, 4, 5), (4, 64), (64, 3), (0, 9)])
-def test_what_is_no_such_matrix_takes_the_rest_alone(shape: tuple[int, ...]) -> None:
+def test_vectors_and_small_matrices_have_no_low_rank_part(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    t, rest = (qmaps.quantizer(spec).quantize(x) for spec in (SPEC, "B128/DE@4s"))
+    t, without = (qmaps.quantizer(spec).quantize(x) for spec in (SPEC, "B128/DE@4s"))
     assert t.beside == ()
-    assert torch.equal(t.packed, rest.packed)
-    assert torch.equal(t.dequantize(), rest.dequantize())
+    assert torch.equal(t.packed, without.packed)
+    assert torch.equal(t.dequantize(), without.dequantize())
 
 
-def test_zeros_and_what_is_not_finite() -> None:
+def test_zeros_nan_and_infinity() -> None:
     q = qmaps.quantizer(SPEC)
     assert not q.quantize(torch.zeros(9, 9)).dequantize().any()
     for bad in (torch.nan, torch.inf, -torch.inf):
@@ -139,10 +139,12 @@ def test_bytes_files_and_copies(tmp_path: Path) -> None:
     assert t.nbytes == q.nbytes((96, 64)) == codes + factors
     qmaps.save({"tensor": t}, tmp_path / "t.safetensors")
     back = qmaps.load(tmp_path / "t.safetensors")["tensor"]
-    for one in (back, t.clone(), t.to("cpu"), from_plain(to_plain(t)), copy.deepcopy(t)):
-        assert one.quantizer == q
-        assert torch.equal(one.dequantize(), t.dequantize())
-        again = [q.quantize(matrix(noise=0.2), after=each).dequantize() for each in (one, t)]
+    for copied in (back, t.clone(), t.to("cpu"), from_plain(to_plain(t)), copy.deepcopy(t)):
+        assert copied.quantizer == q
+        assert torch.equal(copied.dequantize(), t.dequantize())
+        again = [
+            q.quantize(matrix(noise=0.2), after=previous).dequantize() for previous in (copied, t)
+        ]
         assert torch.equal(*again)
 
 
@@ -166,31 +168,31 @@ def train(optimizer: torch.optim.Optimizer, steps: range) -> None:
 
 @pytest.mark.parametrize("spec", [SPEC, GRASP, f"{SPEC}+qsr"])
 def test_muon_steps_with_it_and_resumes_bit_for_bit(spec: str) -> None:
-    def made(param: nn.Parameter) -> Muon:
+    def muon(param: nn.Parameter) -> Muon:
         return Muon([param], lr=0.02, state_quantizers={"momentum_buffer": spec},
                     min_quantized_size=0)  # fmt: skip
 
-    whole, half = (nn.Parameter(torch.ones(96, 64)) for _ in range(2))
-    train(made(whole), range(6))
-    optimizer = made(half)
+    uninterrupted, half = (nn.Parameter(torch.ones(96, 64)) for _ in range(2))
+    train(muon(uninterrupted), range(6))
+    optimizer = muon(half)
     train(optimizer, range(3))
     buffer = io.BytesIO()
     torch.save(optimizer.state_dict(), buffer)
     buffer.seek(0)
     resumed = nn.Parameter(half.detach().clone())
-    again = made(resumed)
+    again = muon(resumed)
     again.load_state_dict(torch.load(buffer, weights_only=True))
     train(again, range(3, 6))
-    assert torch.equal(resumed, whole)
+    assert torch.equal(resumed, uninterrupted)
     # The factors of the step before count: without them it goes elsewhere.
-    other = nn.Parameter(half.detach().clone())
-    cut = made(other)
+    changed = nn.Parameter(half.detach().clone())
+    cut = muon(changed)
     saved = optimizer.state_dict()
     cut.load_state_dict(saved)
-    for part in cut.state[other]["momentum_buffer"].beside[1].scales:
+    for part in cut.state[changed]["momentum_buffer"].beside[1].scales:
         part.zero_()
     train(cut, range(3, 6))
-    assert not torch.equal(other, whole)
+    assert not torch.equal(changed, uninterrupted)
 
 
 def test_adam_leaves_it_to_the_reference() -> None:
@@ -210,7 +212,7 @@ def test_adam_leaves_it_to_the_reference() -> None:
 FACTORS = "keeps factors of whole matrices"
 
 
-def test_who_cannot_use_it_says_so() -> None:
+def test_messages_monitors_and_rows_refuse_it() -> None:
     with pytest.raises(BadValueError) as caught:
         Coder(SPEC)
     assert str(caught.value) == (

@@ -1,4 +1,4 @@
-"""Any object as a spec, a tensor or a number: it is taken, or the error is one of qmaps."""
+"""Any object as a spec, a tensor or a number is accepted or raises an error of qmaps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.odd import CONTAINERS, NUMBERS, TEXTS, objects, refused, tensors
 
 X = torch.rand(4, 6) + 0.5
 Q = qmaps.quantizer("B8/DE@4s")
-AVAILABLE = {found.name for found in backends() if found.available}
+AVAILABLE = {backend.name for backend in backends() if backend.available}
 EVERYTHING = [*NUMBERS, *TEXTS, *CONTAINERS, *tensors()]
 
 
@@ -72,9 +72,9 @@ def test_many_parts_and_huge_blocks_quantize() -> None:
 
 
 def test_depth_of_the_stack_does_not_matter() -> None:
-    def deep(left: int) -> str:
-        if left:
-            return deep(left - 1)
+    def deep(depth: int) -> str:
+        if depth:
+            return deep(depth - 1)
         with pytest.raises(SpecError) as caught:
             qmaps.quantizer(f"B8{'x8' * 240}/DE@4s")
         return str(caught.value)
@@ -204,7 +204,7 @@ def test_damaged_parts_of_a_quantized_tensor(change: dict[str, Any], message: st
     assert len(str(caught.value)) < 300
 
 
-def test_what_cannot_be_written_into_is_refused() -> None:
+def test_unwritable_outputs_are_refused() -> None:
     several = "several elements of out share one memory location; each element needs its own"
     for out, message in (
         (torch.zeros(1, 6).expand(4, 6), several),

@@ -1,4 +1,4 @@
-"""Maps of users in files: Python that declares them, and codebooks as JSON."""
+"""Maps of users in files: Python modules and codebooks in JSON."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ book = qmaps.Codebook([-1, 0, 1], label="three")
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    """Forget what a test has loaded."""
-    known, normalizers = dict(maps.REGISTRY), list(normalize.REGISTRY)
+    """Restore the registries after a test."""
+    registered, normalizers = dict(maps.REGISTRY), list(normalize.REGISTRY)
     modules, path = set(sys.modules), list(sys.path)
     yield
     maps.REGISTRY.clear()
-    maps.REGISTRY.update(known)
+    maps.REGISTRY.update(registered)
     normalize.REGISTRY[:] = normalizers
     own_maps.LOADED.clear()
     sys.path[:] = path
@@ -164,10 +164,10 @@ def test_a_codebook_that_is_none_is_one_line(text: str, tmp_path: Path) -> None:
 
 def test_a_codebook_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "mine.json"
-    other = tmp_path / "mine.txt"
+    text_file = tmp_path / "mine.txt"
     for path, why in {
         file: "it cannot be read (No such file or directory)",
-        other: f"path={str(other)!r} must end in .json, .yaml or .yml",
+        text_file: f"path={str(text_file)!r} must end in .json, .yaml or .yml",
     }.items():
         with pytest.raises(BadValueError) as caught:
             read_codebook(path)

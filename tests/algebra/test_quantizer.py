@@ -86,8 +86,8 @@ def test_bytes_of_other_shapes() -> None:
     assert q.quantize(torch.ones(0)).nbytes == 0
     assert q.quantize(torch.tensor(1.0)).nbytes == 1 + 4
     # A codebook of the user's is shared between tensors: not counted.
-    mine = qmaps.Codebook([-1, 0, 1], label="mine")
-    assert qmaps.quantizer("tensor/mine@2s", [mine]).quantize(torch.ones(8)).nbytes == 2 + 4
+    codebook = qmaps.Codebook([-1, 0, 1], label="mine")
+    assert qmaps.quantizer("tensor/mine@2s", [codebook]).quantize(torch.ones(8)).nbytes == 2 + 4
     x = torch.zeros(1 << 16)
     assert qmaps.quantizer("B128/DE@4s").quantize(x).bits_per_element == 4.25
     assert qmaps.quantizer("B32x8/DE@4s").quantize(x).bits_per_element == 4.25 + 64 / (1 << 16)
@@ -114,22 +114,25 @@ def test_gradients_are_left_out() -> None:
 
 
 def test_out_must_match() -> None:
-    q, other = qmaps.quantizer("B128/DE@4s"), qmaps.quantizer("B64/DE@4s")
+    q, smaller = qmaps.quantizer("B128/DE@4s"), qmaps.quantizer("B64/DE@4s")
     t = q.quantize(X)
-    mine, theirs = (
+    first, second = (
         qmaps.normalize.BlockWise(64) / qmaps.Codebook(values, label="mine")
         for values in ([-1, 0, 1], [-1, 0.5, 1])
     )
     for call, message in (
         (lambda: q.quantize(X[1:], out=t), "out must have shape (299,), got (300,)"),
-        (lambda: other.quantize(X, out=t), "out must have the quantizer B64/DE@4s, got B128/DE@4s"),
         (
-            lambda: mine.quantize(X, out=theirs.quantize(X)),
+            lambda: smaller.quantize(X, out=t),
+            "out must have the quantizer B64/DE@4s, got B128/DE@4s",
+        ),
+        (
+            lambda: first.quantize(X, out=second.quantize(X)),
             "out has another codebook under the spec B64/mine@2s; each codebook needs its own "
             "label",
         ),
         (
-            lambda: other.dequantize(t),
+            lambda: smaller.dequantize(t),
             ("t was quantized with B128/DE@4s; B64/DE@4s cannot decode it"),
         ),
         (lambda: q.dequantize(t, out=torch.empty(3)), "out must have shape (300,), got (3,)"),
@@ -154,10 +157,10 @@ def test_out_must_be_on_the_same_device() -> None:
 def test_copies_share_nothing() -> None:
     t = qmaps.quantizer("B128x8/DE@4s").quantize(X)
     copy, moved = t.clone(), t.to("cpu")
-    kept = t.dequantize()
+    before = t.dequantize()
     t.packed.zero_()
     t.scales[0].zero_()
-    assert torch.equal(copy.dequantize(), kept)
+    assert torch.equal(copy.dequantize(), before)
     assert moved.device == t.device
 
 
@@ -175,12 +178,12 @@ def test_a_quantizer_stands_for_itself() -> None:
 def test_a_failed_quantize_leaves_out_as_it_was() -> None:
     q = qmaps.quantizer("B128/DE@4s")
     t = q.quantize(X)
-    kept = t.clone()
+    before = t.clone()
     bad = X.clone()
     bad[5] = float("nan")
     with pytest.raises(qmaps.errors.NonFiniteError):
         q.quantize(bad, out=t)
-    assert torch.equal(t.packed, kept.packed)
+    assert torch.equal(t.packed, before.packed)
 
 
 def test_error_returns_every_metric() -> None:
@@ -202,7 +205,7 @@ def test_stochastic_rounding_of_log2_is_unbiased_in_value() -> None:
     assert float(((draws.mean(0) - x) / spread).abs()[1:-1].max()) < 6
 
 
-def test_backends_say_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_backend_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     by_name = {backend.name: backend for backend in qmaps.backends()}
     assert list(by_name) == ["reference", "native", "cuda", "triton"]
     assert all(backend.reason for backend in by_name.values())
@@ -231,7 +234,7 @@ def test_unknown_and_absent_back_ends_are_refused(monkeypatch: pytest.MonkeyPatc
     assert str(caught.value) == f"QMAPS_BACKEND='cuda' is not available: {reason}"
 
 
-def test_what_tensors_have_is_that_of_the_values() -> None:
+def test_attributes_of_tensors_are_refused() -> None:
     t, x = qmaps.quantizer("B64/DE@8s").quantize(torch.ones(8, 8)), torch.ones(8, 8)
     for name in ("norm", "mean", "numel", "dtype", "T", "add_", "view", "item"):
         assert not hasattr(t, name)
@@ -275,7 +278,9 @@ def test_codes_beyond_the_codebook_stand_for_its_last_value(backend: str) -> Non
 
 @pytest.mark.parametrize("engine", [b.name for b in qmaps.backends() if b.available])
 @pytest.mark.parametrize("mode", [torch.device("meta"), FakeTensorMode()])
-def test_what_is_kept_of_a_map_is_real(mode: AbstractContextManager[object], engine: str) -> None:
+def test_cached_values_of_a_map_are_real_tensors(
+    mode: AbstractContextManager[object], engine: str
+) -> None:
     level = len(engine) / (50 + len(type(mode).__name__))  # of a codebook that no test has used
     q = qmaps.normalize.BlockWise(64) / qmaps.Codebook([-1, -level, 0, level, 1])
     with use_backend(engine):

@@ -1,4 +1,4 @@
-"""The rounding of a quantizer: what names it, and what users may pass."""
+"""The rounding of a quantizer: its specs, and values allowed for the option."""
 
 import dataclasses
 import pickle
@@ -37,8 +37,8 @@ def test_a_spec_ends_with_its_rounding(rounding: Rounding) -> None:
 
 @pytest.mark.parametrize("rounding", Rounding)
 def test_files_keep_the_rounding_of_a_codebook(rounding: Rounding) -> None:
-    mine = Codebook([-1, -0.5, 0, 0.5, 1], label="mine")
-    q = dataclasses.replace(BlockWise(8) / mine, rounding=rounding)
+    codebook = Codebook([-1, -0.5, 0, 0.5, 1], label="mine")
+    q = dataclasses.replace(BlockWise(8) / codebook, rounding=rounding)
     t = q.quantize(torch.linspace(-1, 1, 24))
     assert from_plain(to_plain(t)).quantizer.rounding is rounding
 
@@ -60,7 +60,7 @@ def test_bad_roundings(options: dict[str, str], message: str) -> None:
 
 @pytest.mark.parametrize("rounding", [Rounding.STOCHASTIC, Rounding.NEAREST])
 def test_pickles_of_version_0_2(rounding: Rounding) -> None:
-    """They hold `stochastic` where there is `rounding` today."""
+    """They hold `stochastic` instead of `rounding`."""
     q = dataclasses.replace(NEAREST, rounding=rounding)
     fields = {name: value for name, value in vars(q).items() if name != "rounding"}
     loaded = qmaps.Quantizer.__new__(qmaps.Quantizer)
@@ -78,22 +78,22 @@ def test_removed_roundings_are_named(end: str) -> None:
         with pytest.raises(SpecError) as caught:
             qmaps.quantizer(f" {spec}")
         assert str(caught.value) == f"spec=' {spec}': {GONE.format(end)}"
-    rest = f"B64/DE@4s{end}"
+    inner = f"B64/DE@4s{end}"
     with pytest.raises(SpecError) as caught:
-        qmaps.quantizer(f"lowrank4(B64/DE@8s)+{rest}")
-    assert str(caught.value) == f"spec={rest!r}: {GONE.format(end)}"
+        qmaps.quantizer(f"lowrank4(B64/DE@8s)+{inner}")
+    assert str(caught.value) == f"spec={inner!r}: {GONE.format(end)}"
     with pytest.raises(SpecError) as caught:
         Rounding(end)
     assert str(caught.value) == GONE.format(end)
 
 
 def test_files_of_version_0_3_with_a_removed_rounding_are_refused(tmp_path: Path) -> None:
-    """Its fields for them, `key` and `beside`, are not looked at."""
-    mine = BlockWise(64) / Codebook([-1, -0.5, 0, 0.5, 1], label="mine")
+    """Reading does not look at `key` and `beside`, the fields of removed roundings."""
+    quantizer = BlockWise(64) / Codebook([-1, -0.5, 0, 0.5, 1], label="mine")
     plain = to_plain(NEAREST.quantize(torch.ones(64)))
-    own = to_plain(mine.quantize(torch.ones(64)))
+    labelled = to_plain(quantizer.quantize(torch.ones(64)))
     dithered = {**plain, "spec": "B128/linear@4s+dither", "key": {"seed": 3, "runs": [8, 32]}}
-    fed = {**own, "spec": "B64/mine@3s+ef4", "map": {**own["map"], "rounding": "+ef4"},
+    fed = {**labelled, "spec": "B64/mine@3s+ef4", "map": {**labelled["map"], "rounding": "+ef4"},
            "beside": [{"packed": plain["packed"], "scales": plain["scales"]}]}  # fmt: skip
     for saved, message in (
         (dithered, f"spec='B128/linear@4s+dither': {GONE.format('+dither')}"),

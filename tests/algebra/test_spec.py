@@ -17,9 +17,9 @@ from qmaps.normalize.scale_format import SUFFIXES
 
 def test_division_and_spec_make_the_same_quantizer() -> None:
     assert BlockWise(128) / DynamicExponent(bits=4, signed=True) == qmaps.quantizer("B128/DE@4s")
-    both = (BlockWise(128) & Rank1()) / Linear(bits=4, signed=False)
-    assert str(both) == "B128&rank1/linear@4u"
-    assert qmaps.quantizer(" b128 & RANK-1 / Linear@4U ") == both
+    product = (BlockWise(128) & Rank1()) / Linear(bits=4, signed=False)
+    assert str(product) == "B128&rank1/linear@4u"
+    assert qmaps.quantizer(" b128 & RANK-1 / Linear@4U ") == product
     assert str(EightBit(BlockWise(32)) / DynamicExponent(4)) == "B32x8/DE@4s"
 
 
@@ -129,7 +129,7 @@ FACTORS = ("4", "0.5", "2.25", "1e-05", "1e+16")
 
 @st.composite
 def specs(draw: st.DrawFn) -> tuple[str, str]:
-    """A canonical spec of anything in the registries, and the same with other case and spaces."""
+    """A canonical spec from the registries, and the same with other case and spaces."""
     size = st.integers(1, 10_000)
     log = draw(st.booleans())
     names = [c.spec_name for c in maps.REGISTRY.values() if c.log_domain == log]
@@ -172,7 +172,7 @@ def specs(draw: st.DrawFn) -> tuple[str, str]:
 
 @settings(max_examples=400, deadline=None)
 @given(specs())
-def test_any_spec_round_trips_whatever_its_case(pair: tuple[str, str]) -> None:
+def test_any_spec_round_trips_in_any_case(pair: tuple[str, str]) -> None:
     canonical, odd = pair
     q = qmaps.quantizer(canonical)
     assert str(q) == canonical
@@ -196,11 +196,11 @@ def test_any_other_text_is_a_spec_error_on_one_line(text: str) -> None:
 
 
 def test_codebooks_are_found_by_their_label() -> None:
-    mine = qmaps.Codebook([0.0, 0.5, 1.0], label="Mine.v-2_x")
-    other = qmaps.Codebook([-1.0, 1.0], label="other")
-    q = qmaps.quantizer("B64/mine.V-2_X@2+sr", codebooks=iter([other, mine]))
+    labelled = qmaps.Codebook([0.0, 0.5, 1.0], label="Mine.v-2_x")
+    unused = qmaps.Codebook([-1.0, 1.0], label="other")
+    q = qmaps.quantizer("B64/mine.V-2_X@2+sr", codebooks=iter([unused, labelled]))
     assert str(q) == "B64/Mine.v-2_x@2u+sr"
-    assert q.map == mine
+    assert q.map == labelled
     for spec, message in {
         "B64/Mine.v-2_x@3u": "the codebook given is Mine.v-2_x@2u, which has another width or sign",
         "B64/Mine.v-2_x@2s": "the codebook given is Mine.v-2_x@2u, which has another width or sign",
@@ -208,7 +208,7 @@ def test_codebooks_are_found_by_their_label() -> None:
                        "nearest match: other",
     }.items():  # fmt: skip
         with pytest.raises(qmaps.errors.SpecError) as caught:
-            qmaps.quantizer(spec, codebooks=[mine, other])
+            qmaps.quantizer(spec, codebooks=[labelled, unused])
         assert str(caught.value) == one_line(f"spec={spec!r}: {message}")
 
 

@@ -21,13 +21,13 @@ SPREAD = "B128/linear@4s+qsr + B128/linear@4u+qsr"
 
 def states() -> dict[str, dict[str, torch.Tensor]]:
     g = torch.Generator().manual_seed(0)
-    made = {}
+    tensors = {}
     for name, shape in {"a": (90, 60), "b": (5000,), "small": (20, 20)}.items():
         m = torch.randn(shape, generator=g) * 1e-3
         v = (torch.randn(shape, generator=g) * torch.exp(torch.randn(shape, generator=g))) ** 2
         m.view(-1)[:5] = 0
-        made[name] = {"exp_avg": m, "exp_avg_sq": v * 1e-6}
-    return made
+        tensors[name] = {"exp_avg": m, "exp_avg_sq": v * 1e-6}
+    return tensors
 
 
 def updates(pair: str) -> tuple[np.ndarray, np.ndarray]:
@@ -91,9 +91,9 @@ def test_code_pairs_by_hand(pair: str) -> None:
         error = np.abs(exact - approximate)[chosen]
         assert row.count == chosen.sum()
         assert row.mean_abs_error == pytest.approx(error.mean(), rel=1e-9)
-        kept = exact[chosen] != 0
-        if kept.any():
-            expected = (error[kept] / np.abs(exact[chosen][kept])).mean()
+        nonzero = exact[chosen] != 0
+        if nonzero.any():
+            expected = (error[nonzero] / np.abs(exact[chosen][nonzero])).mean()
             assert row.mean_rel_error == pytest.approx(expected, rel=1e-9)
         else:
             assert np.isnan(row.mean_rel_error)
@@ -116,12 +116,12 @@ def test_first_code_error_sums_the_grid() -> None:
 
 
 def test_first_code_error_of_the_first_moment_alone() -> None:
-    one = {"a": states()["a"]}
-    ((_, m, v, eps),) = adam_pairs(one, 4096)
+    single = {"a": states()["a"]}
+    ((_, m, v, eps),) = adam_pairs(single, 4096)
     first = qmaps.quantizer("B128/DE@4s").quantize(m)
     exact = v.double().sqrt() + eps
     error = ((first.dequantize().double() - m.double()) / exact).abs().reshape(-1)
-    curve = analyze.first_code_error(one, ["B128/DE@4s + 32-bit"])
+    curve = analyze.first_code_error(single, ["B128/DE@4s + 32-bit"])
     for code in curve[curve["count"] > 0]["code"]:
         of_code = error[first.codes().reshape(-1) == code]
         row = curve.loc[code]
@@ -162,7 +162,7 @@ def test_histogram_counts_every_element(spec: str) -> None:
 
 
 def test_histogram_of_a_rest_beside_a_low_rank_part() -> None:
-    """Normalized values are those that the codes stand for: no larger than their scales."""
+    """Normalized values are those of the codes, at most 1 in magnitude."""
     x = torch.outer(torch.linspace(1, 9, 60), torch.linspace(1, 9, 40))
     frame = analyze.histogram(x, ["lowrank2(B64/DE@8s)+B64/DE@4s"])
     largest = frame[frame["count"] > 0].groupby("panel")["bin_right"].max()
@@ -208,10 +208,10 @@ def test_pareto_frontier_and_limit() -> None:
     frame = analyze.pareto(sweep).set_index("quantizer")
     assert frame["is_limit"].tolist() == [False, False, False, True, False]
     assert not frame.loc["B128/lloyd@4s", "on_frontier"]
-    kept = frame[frame["on_frontier"]]
+    frontier = frame[frame["on_frontier"]]
     for spec, row in frame[~frame["is_limit"]].iterrows():
-        beaten = (kept["bits_per_element"] <= row["bits_per_element"]) & (
-            kept["error"] <= row["error"]
+        beaten = (frontier["bits_per_element"] <= row["bits_per_element"]) & (
+            frontier["error"] <= row["error"]
         )
         assert bool(beaten.any()), spec
     m = torch.cat([states()[n]["exp_avg"].view(-1) for n in ("a", "b")]).double()

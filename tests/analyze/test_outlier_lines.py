@@ -18,7 +18,7 @@ def shares(matrix: torch.Tensor) -> tuple[float, float]:
     return frame["in_rows"].item(), frame["in_cols"].item()
 
 
-def test_rows_and_columns_are_told_apart() -> None:
+def test_rows_and_columns_are_distinguished() -> None:
     rows, columns = noise(200, 100), noise(200, 100)
     rows[[3, 50, 77]] *= 100
     columns[:, [2, 9]] *= 100

@@ -1,4 +1,4 @@
-"""Results whose rows are named by specs tell the codebooks of users apart, or refuse them."""
+"""Codebooks of users under one spec: results tell them apart or refuse them."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def test_codebooks_without_labels_have_rows_of_their_own(name: str) -> None:
     result, form = RESULTS[name]
     frame = result(specs(form))
     names = frame["map" if form == "maps" else "quantizer"]
-    one, other = (spec.spec for spec in specs(form))
-    assert one != other
-    assert {one, other} <= set(names)
+    first, second = (spec.spec for spec in specs(form))
+    assert first != second
+    assert {first, second} <= set(names)
 
 
 @pytest.mark.parametrize("name", RESULTS)

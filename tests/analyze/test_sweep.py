@@ -52,7 +52,7 @@ def test_summary_is_the_mean_over_all_elements() -> None:
 
 
 def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
-    whole = sweep.run(states(), SPECS)
+    uninterrupted = sweep.run(states(), SPECS)
 
     def stop(done: int, total: int, name: str) -> None:
         if done == 1:
@@ -66,17 +66,17 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
     resumed = sweep.run(states(), SPECS, out=tmp_path)
     assert part.stat().st_mtime_ns == stamp
     pd.testing.assert_frame_equal(
-        resumed, whole, check_dtype=False, check_like=True, check_exact=True
+        resumed, uninterrupted, check_dtype=False, check_like=True, check_exact=True
     )
     on_disk = pd.read_parquet(tmp_path / "sweep.parquet")
-    assert np.allclose(on_disk["mean_abs_error"], whole["mean_abs_error"])
+    assert np.allclose(on_disk["mean_abs_error"], uninterrupted["mean_abs_error"])
 
 
 def test_another_sweep_in_the_folder_is_refused(tmp_path: Path) -> None:
     sweep.run(states(), SPECS[:1], out=tmp_path)
-    other = states()
-    other["a"]["exp_avg"][0, 0] += 1
-    for data, specs in ((states(), SPECS[:2]), (other, SPECS[:1])):
+    changed = states()
+    changed["a"]["exp_avg"][0, 0] += 1
+    for data, specs in ((states(), SPECS[:2]), (changed, SPECS[:1])):
         with pytest.raises(OutputError, match="holds a sweep of other specs or states"):
             sweep.run(data, specs, out=tmp_path)
 
@@ -99,8 +99,8 @@ def test_states_of_other_optimizers_take_single_quantizers() -> None:
 
 
 def test_codebooks_of_users() -> None:
-    mine = qmaps.Codebook(torch.linspace(-1, 1, 9), label="mine")
-    frame = sweep.run(states(), ["B64/mine@4s"], codebooks=[mine])
+    codebook = qmaps.Codebook(torch.linspace(-1, 1, 9), label="mine")
+    frame = sweep.run(states(), ["B64/mine@4s"], codebooks=[codebook])
     assert set(frame["quantizer"]) == {"B64/mine@4s"}
 
 

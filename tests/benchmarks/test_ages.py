@@ -34,8 +34,8 @@ def test_the_index_has_the_age_of_every_open_report() -> None:
     )
     assert [name for name, *_ in rows] == ages.reports()
     for name, version, commit, code in rows:
-        made = report_file.read((ages.REPORTS / name).read_text(encoding="utf-8"))
-        assert made == MadeAt(version, commit), name
+        stated = report_file.read((ages.REPORTS / name).read_text(encoding="utf-8"))
+        assert stated == MadeAt(version, commit), name
         assert code == ages.listed(ages.measured(name))
 
 

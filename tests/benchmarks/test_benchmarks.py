@@ -1,4 +1,4 @@
-"""The harness, not the speeds."""
+"""The harness of the benchmarks; speeds are not tested."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_quartiles_and_ratios() -> None:
 
 
 def test_floors() -> None:
-    found = row("a", "ns", {OURS: [1.0], "fast": [1.0], "slow": [9.0]}, {"fast": 2, "slow": 2}, {})
-    assert found["reached"] == {"fast": False, "slow": True}
+    result = row("a", "ns", {OURS: [1.0], "fast": [1.0], "slow": [9.0]}, {"fast": 2, "slow": 2}, {})
+    assert result["reached"] == {"fast": False, "slow": True}
     assert row("a", "ns", {"slow": [9.0]}, {"slow": 2}, {OURS: "not built"})["ratios"] == {}
 
 
@@ -103,11 +103,11 @@ def wrong() -> None:
     [(missing, "not installed"), (wrong, "ValueError: kernel.so is missing")],
 )
 def test_a_peer_that_cannot_run_is_named_with_its_reason(peer, reason: str) -> None:
-    (found,) = case(lambda: lambda: None, peer).measure(Options(1.0, 2))
-    assert found["skipped"] == {"peer": reason}
-    assert found["ratios"] == {}
-    assert found["elements"] == 1000
-    assert found["checks"] == {"share of equal codes": 1.0}
+    (result,) = case(lambda: lambda: None, peer).measure(Options(1.0, 2))
+    assert result["skipped"] == {"peer": reason}
+    assert result["ratios"] == {}
+    assert result["elements"] == 1000
+    assert result["checks"] == {"share of equal codes": 1.0}
 
 
 def test_a_failure_of_ours_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,16 +148,18 @@ def test_cases_are_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (["--case", "quantise"], "--case='quantise' fits no case"),
         (["--scale", "0"], "'0' must be a number above 0"),
         (["--rounds", "none"], "'none' must be a whole number of at least 1"),
     ],
 )
-def test_bad_options(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        command.main(given)
+        command.main(arguments)
     assert message in capsys.readouterr().err
 
 
@@ -182,13 +184,13 @@ def test_memory_of_states_and_of_a_step() -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    given = ["--scale", "0.0005", "--rounds", "1", "--case", "any codebook"]
-    assert command.main([*given, "--out", str(tmp_path)]) == 0
+    arguments = ["--scale", "0.0005", "--rounds", "1", "--case", "any codebook"]
+    assert command.main([*arguments, "--out", str(tmp_path)]) == 0
     results = json.loads((tmp_path / "cpu.json").read_text())
-    (found,) = results["cases"]
-    assert found["name"] == "AdamW 8-bit any codebook, four matrices"
-    assert found["checks"] == {"share of parameters equal to the reference's after 3 steps": 1.0}
-    assert set(found["ratios"]) == {"torch fused", "torch foreach", "torch for-loop"}
+    (result,) = results["cases"]
+    assert result["name"] == "AdamW 8-bit any codebook, four matrices"
+    assert result["checks"] == {"share of parameters equal to the reference's after 3 steps": 1.0}
+    assert set(result["ratios"]) == {"torch fused", "torch foreach", "torch for-loop"}
 
 
 def test_the_model_of_a_processor(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Time of steps with narrow messages, small."""
+"""The benchmark of steps with narrow messages, with small models."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ pytestmark = pytest.mark.slow
 
 
 def test_every_method_is_measured(tmp_path: Path) -> None:
-    given = ["--rounds", "1", "--width", "64", "--out", str(tmp_path)]
-    assert communication.main(given) == 0
-    found = json.loads((tmp_path / "communication.json").read_text())
-    assert set(found["seconds"]) == {*communication.BITS, *communication.METHODS}
-    ratios = {name: each["ratio"] for name, each in found["traffic"].items()}
+    arguments = ["--rounds", "1", "--width", "64", "--out", str(tmp_path)]
+    assert communication.main(arguments) == 0
+    results = json.loads((tmp_path / "communication.json").read_text())
+    assert set(results["seconds"]) == {*communication.BITS, *communication.METHODS}
+    ratios = {name: traffic["ratio"] for name, traffic in results["traffic"].items()}
     names = ("plain DDP", "DDP's float16 hook", "B2048/tree@8s", "B2048/DE@4s")
     assert [ratios[name] for name in names[:2]] == [1, 2]
     assert sorted(names, key=ratios.__getitem__) == list(names)
@@ -34,8 +34,8 @@ def test_over_a_link(tmp_path: Path) -> None:
             pass
     except BadValueError as error:
         pytest.skip(str(error))
-    given = ["--rounds", "1", "--width", "64", "--link", "1gbit", "--out", str(tmp_path)]
-    assert communication.main(given) == 0
+    arguments = ["--rounds", "1", "--width", "64", "--link", "1gbit", "--out", str(tmp_path)]
+    assert communication.main(arguments) == 0
     assert "joined by a link of 1gbit" in (tmp_path / "communication-1gbit.md").read_text()
 
 

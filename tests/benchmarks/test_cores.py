@@ -57,15 +57,15 @@ def test_other_processors() -> None:
         }
     )
     # 28 bytes at 80 GB/s take 0.35 ns, as long as the arithmetic of two cores.
-    found = modelled(frame, Processor("some", 10, 100.0))
-    assert found == ["some", "10", "100", "2", "5", "1.75", "8", "2.00"]
+    predicted = modelled(frame, Processor("some", 10, 100.0))
+    assert predicted == ["some", "10", "100", "2", "5", "1.75", "8", "2.00"]
 
 
 def test_the_command_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "SMALL", (1 << 12, 1 << 13))
     before = torch.get_num_threads()
-    given = ["--rounds", "2", "--scale", "0.001", "--threads", "2", "--out", str(tmp_path)]
-    assert cores.main([*given, "--processor", "8", "50"]) == 0
+    arguments = ["--rounds", "2", "--scale", "0.001", "--threads", "2", "--out", str(tmp_path)]
+    assert cores.main([*arguments, "--processor", "8", "50"]) == 0
     assert torch.get_num_threads() == before
     frame = pd.read_csv(tmp_path / "cores.csv")
     assert frame["optimizer"].tolist() == [name for name in cores.STEPS for _ in range(6)]

@@ -1,4 +1,4 @@
-"""The harness for devices, without one: everything runs, and what goes wrong is reported."""
+"""The harness for devices runs on the CPU and reports failures."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def test_predictions_stand_beside_the_measurement(
     monkeypatch.setattr(tables, "predictions", lambda device: by_case)
     row = doing(predicted={OURS: "8bit, float32"}).measure(DRY)
     row["ns_per_element"][OURS] = 0.0123
-    about = command.about([], CPU) | {"scale": 1, "rounds": 1, "budget": 1.0, "seconds": 1.0}
-    text = table({"about": about | {"dry": True}, "checks": [], "bandwidth": [], "cases": [row]})
+    settings = command.about([], CPU) | {"scale": 1, "rounds": 1, "budget": 1.0, "seconds": 1.0}
+    text = table({"about": settings | {"dry": True}, "checks": [], "bandwidth": [], "cases": [row]})
     (line,) = [line for line in text.splitlines() if line.startswith("| a case | qmaps |")]
     assert [cell.strip() for cell in line.split("|")][4:6] == ["12.3", "5.1 (H100 SXM)"]
     sizes = {case.full for case in CASES if case.name.endswith("parameters")}
@@ -96,17 +96,21 @@ def test_predictions_stand_beside_the_measurement(
 
 
 def test_goals() -> None:
-    found = doing(share=1e9, most_ns=1e9, floors={"peer": 0.0, "other": 2}).measure(DRY)
-    share, ns, peer, other = found["goals"]
+    result = doing(share=1e9, most_ns=1e9, floors={"peer": 0.0, "other": 2}).measure(DRY)
+    share, ns, peer, missing = result["goals"]
     assert (share["what"], share["reached"]) == ("share of the bound", False)
     assert (ns["what"], ns["reached"]) == ("ns per element", True)
     assert (peer["what"], peer["reached"]) == ("times peer", True)
-    assert (other["found"], other["reached"], other["skipped"]) == (None, None, "not installed")
-    bound = 4 * found["elements"] / found["copy_bytes_per_second"] * 1e3
-    assert found["bound_ms"][OURS] == pytest.approx(bound)
-    median = found["values"][OURS]["median"]
-    assert found["share_of_bound"][OURS] == pytest.approx(bound / median)
-    assert found["ns_per_element"][OURS] == pytest.approx(1e6 * median / LEAST)
+    assert (missing["found"], missing["reached"], missing["skipped"]) == (
+        None,
+        None,
+        "not installed",
+    )
+    bound = 4 * result["elements"] / result["copy_bytes_per_second"] * 1e3
+    assert result["bound_ms"][OURS] == pytest.approx(bound)
+    median = result["values"][OURS]["median"]
+    assert result["share_of_bound"][OURS] == pytest.approx(bound / median)
+    assert result["ns_per_element"][OURS] == pytest.approx(1e6 * median / LEAST)
 
 
 def wrong() -> None:
@@ -132,31 +136,34 @@ def test_a_wrong_answer_and_a_failure_are_reported_and_the_rest_is_measured(
     check = Check("a check", lambda device, rows: {"codes": torch.tensor([0.0, next(answers)])})
     raises = Check("another check", lambda device, rows: wrong())
     bad, good = doing(wrong, share=0.8), GpuCase("fine", doing().make, 1 << 20, 8.0)
-    items = {each.name: each for each in (check, raises)}
+    items = {item.name: item for item in (check, raises)}
     items |= {"case a case": bad, "case fine": good}
-    found = command.measure([bad, good], [check, raises], run(items))
+    results = command.measure([bad, good], [check, raises], run(items))
     differs = "codes differs from qmaps on the CPU in 1 of 2 elements"
-    assert [row["wrong"] for row in found["checks"]] == [[differs], ["ValueError: no such kernel"]]
-    failed, fine = found["cases"]
+    assert [row["wrong"] for row in results["checks"]] == [
+        [differs],
+        ["ValueError: no such kernel"],
+    ]
+    failed, fine = results["cases"]
     assert failed["failed"]
     assert failed["goals"][0]["reached"] is None
     assert OURS in fine["values"]
     assert "no such kernel" in capsys.readouterr().err
-    about = command.about([], CPU) | {"scale": 1, "rounds": 1, "budget": 1.0, "seconds": 1.0}
-    command.write({"about": about | {"dry": True}, **found}, tmp_path)
+    settings = command.about([], CPU) | {"scale": 1, "rounds": 1, "budget": 1.0, "seconds": 1.0}
+    command.write({"about": settings | {"dry": True}, **results}, tmp_path)
     text = (tmp_path / "gpu.md").read_text()
     assert "**2 of 2 failed.**" in text
     assert f"- **a check**: {differs}" in text
     assert "not measured: ValueError: no such kernel" in text
-    monkeypatch.setattr(command, "measure", lambda *_: found)
+    monkeypatch.setattr(command, "measure", lambda *_: results)
     assert command.main(["--dry", "--case", "quantiles", "--out", str(tmp_path)]) == 1
 
 
-def test_what_there_is_no_time_for_is_named() -> None:
+def test_cases_without_time_are_named() -> None:
     check = Check("a check", lambda device, rows: {})
-    found = command.measure([doing()], [check], run({}, minutes=1e-3))
-    assert found["cases"][0]["skipped"] == {OURS: "not measured: out of time"}
-    assert found["checks"][0]["wrong"] == ["not measured: out of time"]
+    results = command.measure([doing()], [check], run({}, minutes=1e-3))
+    assert results["cases"][0]["skipped"] == {OURS: "not measured: out of time"}
+    assert results["checks"][0]["wrong"] == ["not measured: out of time"]
     # Checks may not take all of it.
     plenty = run({"a check": check, "case a case": doing()}, minutes=60.0)
     assert plenty.row("a check", 1, share=1e-6) == {"error": "not measured: out of time"}
@@ -164,12 +171,12 @@ def test_what_there_is_no_time_for_is_named() -> None:
 
 
 def test_differences() -> None:
-    one = torch.tensor([0.0, 1.0, float("nan")])
-    assert differing(one, one.clone(), 0.0) == 0
-    assert differing(one, -one, 0.0) == 2
-    assert differing(one, one * (1 + 1e-6), 0.0) == 1
-    assert differing(one, one * (1 + 1e-6), 1e-5) == 0
-    assert differing(one, one.double(), 0.0) == 3
+    x = torch.tensor([0.0, 1.0, float("nan")])
+    assert differing(x, x.clone(), 0.0) == 0
+    assert differing(x, -x, 0.0) == 2
+    assert differing(x, x * (1 + 1e-6), 0.0) == 1
+    assert differing(x, x * (1 + 1e-6), 1e-5) == 0
+    assert differing(x, x.double(), 0.0) == 3
     assert differing(torch.tensor([1, 2]), torch.tensor([1, 3]), 0.0) == 1
 
 
@@ -210,15 +217,15 @@ def test_the_items_in_a_process_of_their_own() -> None:
     # Which does not import a package's __main__.
     assert not all_items.perform.__module__.endswith("__main__")
     with Worker(all_items.perform) as worker:
-        found = worker.ask("case exact quantiles", DRY, timeout=60.0)
-        assert found["values"][OURS]["median"] > 0
-        assert not found["broken"]
+        result = worker.ask("case exact quantiles", DRY, timeout=60.0)
+        assert result["values"][OURS]["median"] > 0
+        assert not result["broken"]
         error = worker.ask("no such thing", DRY, timeout=60.0)
         assert error == {"error": "KeyError: 'no such thing'", "broken": False}
 
 
 class Event:
-    """An event of a stream that runs one thing after another on the host."""
+    """A CUDA event on the host; work runs in order."""
 
     def __init__(self, enable_timing: bool) -> None:
         assert enable_timing
@@ -264,20 +271,20 @@ def test_patience_ends() -> None:
 
 
 @pytest.mark.usefixtures("as_on_a_device")
-def test_what_is_measured_on_a_device_only() -> None:
-    found = doing().measure(Place(CPU, 1.0, 2))
-    assert found["peak_mib"] == {OURS: 2.0, "peer": 2.0}
-    assert found["host_ms"][OURS] > 0
-    assert found["own_kernels"] == 0
-    assert len(found["samples"][OURS]) == 2
-    assert found["scaled_down_from"] is None
-    assert found["elements"] == 1 << 20
+def test_measures_of_a_device() -> None:
+    result = doing().measure(Place(CPU, 1.0, 2))
+    assert result["peak_mib"] == {OURS: 2.0, "peer": 2.0}
+    assert result["host_ms"][OURS] > 0
+    assert result["own_kernels"] == 0
+    assert len(result["samples"][OURS]) == 2
+    assert result["scaled_down_from"] is None
+    assert result["elements"] == 1 << 20
     large = GpuCase("large", doing().make, 10**8, 8.0).measure(Place(CPU, 1.0, 2))
     assert large["elements"] == 10**7
     assert large["scaled_down_from"] == 10**8
-    results = {"checks": [], "bandwidth": [], "cases": [found, large]}
-    about = command.about([], CPU) | {"scale": 1, "rounds": 1, "budget": 1.0, "seconds": 1.0}
-    text = table({"about": about | {"dry": False}, **results})
+    results = {"checks": [], "bandwidth": [], "cases": [result, large]}
+    settings = command.about([], CPU) | {"scale": 1, "rounds": 1, "budget": 1.0, "seconds": 1.0}
+    text = table({"about": settings | {"dry": False}, **results})
     assert "scaled down from 100,000,000 elements to 10,000,000" in text
     assert "**the reference**: no kernel of its own" in text
 
@@ -299,7 +306,7 @@ def test_kernels_of_our_own_are_counted() -> None:
     assert launches(lambda: None, CPU) == 0
 
 
-def test_a_copy_counts_what_it_reads_and_writes() -> None:
+def test_a_copy_counts_bytes_read_and_written() -> None:
     copy = cases.Copy(DRY)
     copy()
     assert torch.equal(copy._from, copy._to)

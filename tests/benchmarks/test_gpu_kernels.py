@@ -27,11 +27,11 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     monkeypatch.setattr(catalogue, "entries", lambda **_: [GRIDS])
     assert main(["--arch", "sm_90", "--quick"]) == 0
     architecture, names, row, summary = capsys.readouterr().out.splitlines()
-    registers, *others, name = row.split()
+    registers, *counts, name = row.split()
     assert (architecture, name) == ("sm_90", "new_tensor_grids")
     assert names.split() == [*USAGE, "kernel"]
     assert int(registers) > 10
-    assert others[:2] == ["0", "0"]
+    assert counts[:2] == ["0", "0"]
     assert summary.startswith("sm_90: 1 kernels in ")
     assert main(["--arch", "sm_75", "--arch", "sm_90", "--summary"]) == 0
     lines = capsys.readouterr().out.splitlines()

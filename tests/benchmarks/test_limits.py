@@ -1,4 +1,4 @@
-"""What bounds a case."""
+"""The limit of each case: memory or an arithmetic unit."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def test_the_slowest_bounds(nbytes: float, needs: Needs, seconds: float, bound: 
     assert LIMITS.least(nbytes, needs) == (pytest.approx(seconds), bound)
 
 
-def test_what_was_not_measured_bounds_nothing() -> None:
+def test_limits_without_a_measurement_are_ignored() -> None:
     assert Limits(10e9, 8e9, 4e9).least(10, Needs(4, 100, 100, 100)) == (1e-9, "memory")
 
 
-def test_shares_of_what_bounds() -> None:
+def test_shares_of_the_bound() -> None:
     row = {
         "bytes_per_element": {"a": 20.0, "b": 10.0},
         "needs_per_element": {
@@ -43,9 +43,9 @@ def test_shares_of_what_bounds() -> None:
         },
         "values": {"a": {"median": 4.0}, "b": {"median": 2.5}},
     }
-    found = shares(row, LIMITS)
-    assert found["a"] == {"share": pytest.approx(0.5), "bound": "memory"}
-    assert found["b"] == {"share": pytest.approx(0.8), "bound": "divider"}
+    bounds = shares(row, LIMITS)
+    assert bounds["a"] == {"share": pytest.approx(0.5), "bound": "memory"}
+    assert bounds["b"] == {"share": pytest.approx(0.8), "bound": "divider"}
 
 
 def test_the_fastest_kernel_in_each_direction() -> None:
@@ -54,9 +54,9 @@ def test_the_fastest_kernel_in_each_direction() -> None:
     assert one_way(kernels | {"read": 12.0, "write": 6.0}) == (12.0, 6.0)
 
 
-def test_bandwidth_counts_what_each_kernel_moves() -> None:
-    found = bandwidth(1, scale=2**-6, clock=lambda work: work() is None or 0.5)
-    assert found == {name: sum(each) * 2**20 / 0.5 for name, each in MOVED.items()}
+def test_bandwidth_counts_the_bytes_of_each_kernel() -> None:
+    rates = bandwidth(1, scale=2**-6, clock=lambda work: work() is None or 0.5)
+    assert rates == {name: sum(moved) * 2**20 / 0.5 for name, moved in MOVED.items()}
 
 
 @needs_engine
@@ -74,10 +74,10 @@ def test_rates_count_all_threads_and_numbers(monkeypatch: pytest.MonkeyPatch) ->
             calls.append(work())
             return next(seconds)
 
-        found = arithmetic(1, seconds=512e-9, clock=clock)
-        expected = {name: threads * 2 * 256 / each for name, each in times.items()}
-        assert found == {"shuffles": None} | expected
-        assert all(len(each) == threads for each in calls)
+        rates = arithmetic(1, seconds=512e-9, clock=clock)
+        expected = {name: threads * 2 * 256 / results for name, results in times.items()}
+        assert rates == {"shuffles": None} | expected
+        assert all(len(results) == threads for results in calls)
 
 
 @needs_engine

@@ -28,20 +28,20 @@ def test_each_seed_has_all_arms_of_all_studies() -> None:
     assert len(runs) == len({run.key for run in runs})
     for study in (*long.STUDIES, *long.SHORTER):
         steps = {study.steps, *(round(study.steps * length) for length in long.LENGTHS)}
-        own = [
+        planned = [
             run
             for run in runs
             if (run.judge, run.workload.lr) == (study.task, study.rate)
             and run.workload.steps in steps
         ]
         for seed in range(5):
-            mine = [run for run in own if run.seed == seed]
+            of_seed = [run for run in planned if run.seed == seed]
             lengths = len(long.LENGTHS) if seed < long.CURVE_SEEDS else 0
             arms = study.arms if seed < long.FULL_SEEDS else long.CORE
-            assert len(mine) == len(arms) + lengths
-            whole = mine[: len(arms)]
-            assert [run.quantizer for run in whole] == [long.ARMS[arm] for arm in arms]
-            assert len({run.workload.steps for run in mine}) == 1 + lengths
+            assert len(of_seed) == len(arms) + lengths
+            full_length = of_seed[: len(arms)]
+            assert [run.quantizer for run in full_length] == [long.ARMS[arm] for arm in arms]
+            assert len({run.workload.steps for run in of_seed}) == 1 + lengths
     assert [run.seed for run in runs] == sorted(run.seed for run in runs)
     for quantizer in {*long.ARMS.values()} - {FULL, long.CONTROL}:
         assert str(Pair.parse(quantizer)) == quantizer
@@ -55,18 +55,18 @@ def test_the_control_begins_from_other_last_bits() -> None:
     work = replace(WORKLOAD, steps=10)
     exact, nudged = (work.build() for _ in range(2))
     nudged.load_state_dict(exact.state_dict())
-    made = [
+    optimizers = [
         long.Run(TASK, work, quantizer, 0).optimizer(model, work)
         for quantizer, model in ((FULL, exact), (long.CONTROL, nudged))
     ]
-    assert type(made[0]) is type(made[1]) is torch.optim.AdamW
+    assert type(optimizers[0]) is type(optimizers[1]) is torch.optim.AdamW
     for a, b in zip(exact.parameters(), nudged.parameters(), strict=True):
         assert not torch.equal(a, b) or not bool(a.any())
         torch.testing.assert_close(a, b, rtol=3e-7, atol=0)
 
 
 @pytest.mark.parametrize("work", {work.name: work for work in TASKS}.values(), ids=lambda w: w.name)
-def test_a_task_learns_and_says_the_same_twice(work: Workload) -> None:
+def test_a_task_learns_and_repeats_its_result(work: Workload) -> None:
     short = replace(work, steps=150, lr=0.01)
     run = long.Run(work.name, short, long.NEW["4bit"], 3)
     rows = [run.run()["loss"] for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Options of the long run: those that were best, not moved by noise."""
+"""Options of the long run are the best ones, and do not follow noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses at tuned rates: rates lie inside what was tried, rows stand beside their own baseline."""
+"""Losses at tuned rates: a best rate is inside the grid, and each row has its own baseline."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ LOWS = {
 
 
 def losses(monkeypatch: pytest.MonkeyPatch, of: dict[float, float]) -> list[MethodTrial]:
-    """Put losses by multiple of the rate in the place of training; returns what is trained."""
+    """Replace training by a table of losses by multiple of the rate; return the trials."""
     trained: list[MethodTrial] = []
 
     def run_all(plan: Sequence[MethodTrial], *_: Any, **__: Any) -> pd.DataFrame:
         trained.extend(plan)
         return pd.DataFrame(
-            {"judge": each.judge, "quantizer": each.quantizer, "lr": each.workload.lr,
-             "seed": each.seed, "steps": 2,
-             "loss": of.get(each.workload.lr / WORK.lr, 9.0) + each.seed}
-            for each in plan
+            {"judge": trial.judge, "quantizer": trial.quantizer, "lr": trial.workload.lr,
+             "seed": trial.seed, "steps": 2,
+             "loss": of.get(trial.workload.lr / WORK.lr, 9.0) + trial.seed}
+            for trial in plan
         )  # fmt: skip
 
     monkeypatch.setattr(tune, "run_all", run_all)
@@ -64,12 +64,12 @@ def test_a_best_rate_has_neighbours_on_both_sides(
     of: dict[float, float], best: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained = losses(monkeypatch, of)
-    found, swept = tune.best(GROUP, tmp_path, 1)
-    assert found == best
-    tried = {each.workload.lr / WORK.lr for each in trained}
+    rate, swept = tune.best(GROUP, tmp_path, 1)
+    assert rate == best
+    tried = {trial.workload.lr / WORK.lr for trial in trained}
     assert {best / 2, best, best * 2} <= tried
     assert len(swept) == GROUP.rate_seeds * len(tried)
-    assert {each.quantizer for each in trained} == {FULL}
+    assert {trial.quantizer for trial in trained} == {FULL}
 
 
 def test_a_rate_that_only_gets_better_is_an_error(
@@ -106,9 +106,9 @@ def test_differences_are_those_of_seeds_at_the_same_hyperparameters() -> None:
         for seed in range(3)
     ]  # fmt: skip
     frame = pd.DataFrame(rows)
-    found = differences(frame).set_index(["quantizer", "lr"])["difference"]
-    assert found["q", 0.1] == pytest.approx(0.5)
-    assert found["q", 0.2] == pytest.approx(0.25)
+    by_rate = differences(frame).set_index(["quantizer", "lr"])["difference"]
+    assert by_rate["q", 0.1] == pytest.approx(0.5)
+    assert by_rate["q", 0.2] == pytest.approx(0.25)
     frame = pd.concat([frame, frame[frame["quantizer"] == FULL].assign(best=False)])
     text = page("name", "About.\n\n    More.", frame, "COMMAND")
     assert "\n\nAbout.\n\nMore.\n\n" in text
@@ -156,19 +156,19 @@ def test_the_rates_of_classes_are_those_of_the_workload() -> None:
     for name in CLASSES:
         for quantizer in (FULL, "8bit"):
             trial = MethodTrial("tiny", work, quantizer, 0, family=f"optim.{name}")
-            made = trial.optimizer(work.model(0), work)
-            assert made.param_groups[0]["lr"] == 0.125, name
-            assert type(made).__name__.startswith(name)
+            optimizer = trial.optimizer(work.model(0), work)
+            assert optimizer.param_groups[0]["lr"] == 0.125, name
+            assert type(optimizer).__name__.startswith(name)
 
 
-def test_what_seeds_can_tell() -> None:
+def test_detectable_difference_of_seeds() -> None:
     assert detectable(1.0, 8) == pytest.approx((2.364624 + 0.896030) / 8**0.5)
     assert math.isnan(detectable(1.0, 1))
 
 
 @pytest.mark.parametrize("family", METHODS)
 def test_every_family_trains_in_32_bits_and_in_few(family: str) -> None:
-    # The first momenta of SM3 have one magnitude, which 4 bits hold.
+    # The first momenta of SM3 have one magnitude, exact in 4 bits.
     longer = ("Momentum", "optim.Adagrad", "optim.LARS", "optim.SM3")
     work = replace(WORK, lr=0.1, steps=4) if family in longer else WORK
     group = Group("tiny", work, family, n=2 if family == "LPMM-SGDM" else 1)
@@ -181,11 +181,11 @@ def test_every_family_trains_in_32_bits_and_in_few(family: str) -> None:
         assert low["state_mib"] < full["state_mib"]
 
 
-def test_all_that_decides_a_run_is_in_its_key() -> None:
-    one = GROUP.baseline(1.0, 0)
-    others = [GROUP.baseline(2.0, 0), GROUP.trial(GROUP.rows[1], 1.0, 0),
-              replace(one, family="Adam"), replace(one, n=2)]  # fmt: skip
-    assert len({each.key for each in [one, *others]}) == 5
+def test_keys_of_runs_are_distinct() -> None:
+    baseline = GROUP.baseline(1.0, 0)
+    changed = [GROUP.baseline(2.0, 0), GROUP.trial(GROUP.rows[1], 1.0, 0),
+              replace(baseline, family="Adam"), replace(baseline, n=2)]  # fmt: skip
+    assert len({trial.key for trial in [baseline, *changed]}) == 5
 
 
 @pytest.mark.parametrize("name", STUDIES)

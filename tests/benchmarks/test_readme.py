@@ -1,4 +1,4 @@
-"""What the README and its pages say of measurements is what the committed results say."""
+"""Statements of the README and its pages about measurements match the committed results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def text_of(name: str) -> str:
 def test_a_page_is_up_to_date(name: str) -> None:
     text = text_of(name)
     assert readme.updated(name, text) == text
-    # A line that begins with a comment is HTML, not Markdown.
+    # A line with a comment at its start is HTML, not Markdown.
     assert not re.search("^ *<!-- words", text, re.MULTILINE)
 
 
@@ -61,17 +61,17 @@ def test_the_box_has_one_unit_and_says_what_torch_kept() -> None:
 def test_the_first_screen_can_be_pasted() -> None:
     diff = text_of("README.md").split("```diff\n")[1].split("```")[0]
     loop, trainer = diff.split("\n\n")
-    found: dict[str, Any] = {}
-    exec(loop.split("\n")[1].removeprefix("+"), found)
-    assert found["AdamW"] is AdamW8bit
+    scope: dict[str, Any] = {}
+    exec(loop.split("\n")[1].removeprefix("+"), scope)
+    assert scope["AdamW"] is AdamW8bit
     pytest.importorskip("transformers")
     lines = [line.removeprefix("+") for line in trainer.splitlines()]
     from qmaps.integrations.transformers import unregister
 
     try:
-        exec("from transformers import TrainingArguments", found)
+        exec("from transformers import TrainingArguments", scope)
         for line in lines:
-            exec(line, found)
-        assert found["args"].optim == "qmaps_adamw_8bit"
+            exec(line, scope)
+        assert scope["args"].optim == "qmaps_adamw_8bit"
     finally:
         unregister()

@@ -17,7 +17,7 @@ REPORT = Path(__file__).parents[2] / "reports" / "recorders.csv"
 
 
 class Doubled(torch.optim.AdamW):
-    """States named as Adam's, and an update of twice the length."""
+    """Adam's state names with updates of twice the length."""
 
     def step(self, closure: Any = None) -> Any:
         before = [p.detach().clone() for group in self.param_groups for p in group["params"]]
@@ -30,7 +30,7 @@ class Doubled(torch.optim.AdamW):
 
 
 class Wrapper(torch.optim.Optimizer):
-    """A wrapper with hooks of its own making."""
+    """A wrapper with its own hooks."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner, self.defaults = inner, inner.defaults
@@ -88,9 +88,9 @@ def test_the_row_of_a_class(cls: type[torch.optim.Optimizer], expected: dict[str
 
 def test_a_package_that_is_not_installed_has_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(recorders.PACKAGES, "no-such-package", "no_such_package")
-    found = recorders.of_package("no-such-package")
-    assert found["rows"] == []
-    text = recorders.page([found], "python -m benchmarks.recorders")
+    result = recorders.of_package("no-such-package")
+    assert result["rows"] == []
+    text = recorders.page([result], "python -m benchmarks.recorders")
     assert "no-such-package was not tried: PackageNotFoundError: " in text
 
 
@@ -98,11 +98,11 @@ def test_the_committed_table_has_a_text_for_each_class() -> None:
     frame = pd.read_csv(REPORT).fillna("")
     packages = {name.partition(" ")[0] for name in frame["package"]}
     assert packages == set(recorders.PACKAGES)
-    made = frame[~frame["recorded"].str.startswith("not constructed")]
-    assert len(made) > 200
-    assert (made[list(recorders.COLUMNS)] != "").all(axis=None)
-    # No error of Python reaches whoever records an optimizer, or sweeps what was recorded.
-    assert not made["recorded"].str.contains("Error").any()
-    assert not made["swept"].str.contains("Error").any()
+    constructed = frame[~frame["recorded"].str.startswith("not constructed")]
+    assert len(constructed) > 200
+    assert (constructed[list(recorders.COLUMNS)] != "").all(axis=None)
+    # No plain Python error reaches a user who records an optimizer or sweeps its states.
+    assert not constructed["recorded"].str.contains("Error").any()
+    assert not constructed["swept"].str.contains("Error").any()
     page = REPORT.with_suffix(".md").read_text("utf-8")
     assert all(f"| `{name}` | " in page for name in frame["class"])

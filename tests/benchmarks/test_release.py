@@ -22,7 +22,7 @@ def test_the_report_has_both_peaks(
     started = []
 
     def once(module: str, *arguments: str) -> dict[str, Any]:
-        """Only the first in a process: one takes seconds to start."""
+        """Run the first one in a process, and the others here: a process takes seconds to start."""
         started.append(module)
         if len(started) == 1:
             return in_fresh_process(module, *arguments)

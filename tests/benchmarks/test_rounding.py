@@ -1,4 +1,4 @@
-"""The cost of stochastic rounding and of scales, small."""
+"""The benchmark of stochastic rounding and of scales, with small models."""
 
 from __future__ import annotations
 

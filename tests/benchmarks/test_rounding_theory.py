@@ -1,4 +1,4 @@
-"""Each formula of the theory against a simulation of what it is about."""
+"""Each formula of the theory against a simulation."""
 
 from __future__ import annotations
 
@@ -97,10 +97,12 @@ def test_the_effective_beta_of_a_replay(beta: float, jitter: float) -> None:
         resisted += float((rounding * pull).sum())
         pulled += float(pull.square().sum())
     # The least-squares fit of the decay of q(t) = b q(t - 1) + (1 - b) z(t).
-    kept = (1 - beta * (1 + resisted / pulled)) / (1 - beta)
+    movement = (1 - beta * (1 + resisted / pulled)) / (1 - beta)
     # The state varies as well, at most as the exact average does.
-    most = jitter * math.sqrt(2 / (1 + beta))
-    assert theory.kept_movement(jitter) - 0.02 < kept < theory.kept_movement(most) + 0.02
+    largest_jitter = jitter * math.sqrt(2 / (1 + beta))
+    assert (
+        theory.kept_movement(jitter) - 0.02 < movement < theory.kept_movement(largest_jitter) + 0.02
+    )
 
 
 @pytest.mark.parametrize("beta", [0.9, 0.99])
@@ -124,7 +126,7 @@ def test_independent_errors_accumulate(beta: float) -> None:
 
 
 def test_stochastic_rounding_has_the_least_variance_without_bias() -> None:
-    """Of all distributions on the codes with the right mean, for one rounding at a fraction f."""
+    """Among all distributions on the codes with the right mean, for a fraction f."""
     from scipy.optimize import linprog
 
     codes = np.arange(-3, 5)
@@ -138,12 +140,14 @@ def test_stochastic_rounding_has_the_least_variance_without_bias() -> None:
     ("jitter", "better"),
     [(0.03, stochastic), (0.1, stochastic), (0.3, nearest), (0.6, nearest), (1.0, nearest)],
 )
-def test_which_rounding_is_better_when(beta: float, jitter: float, better: Round) -> None:
-    """Stochastic where noise moves the state by a tenth of a gap a step, nearest from 0.3 on."""
+def test_the_better_rounding_depends_on_the_noise(
+    beta: float, jitter: float, better: Round
+) -> None:
+    """Stochastic for noise of a tenth of a gap per step, nearest from 0.3 on."""
     noise, steps = jitter / (1 - beta), round(40 / (1 - beta))
     start = 4 * theory.stall_radius(beta)  # so that a state that stalls has an error
-    found = {
+    errors = {
         rounded: average(rounded, beta, noise, steps, 2000, start)[2]
         for rounded in (nearest, stochastic)
     }
-    assert min(found, key=found.__getitem__) is better, found
+    assert min(errors, key=errors.__getitem__) is better, errors

@@ -1,4 +1,4 @@
-"""The words of "Is it safe?" follow from the rows, and its sentences too."""
+"""The words and sentences of "Is it safe?" follow from the rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXT = " ".join((safety.ROOT / "docs" / "safety.md").read_text("utf-8").split())
 
 
 def ended(apart: Sequence[float], preset: str = "8bit", fall: float = 0.5) -> Ended:
-    """Runs whose losses are `apart` from those of 32 bits."""
+    """Runs with losses that differ from those of 32 bits by `apart`."""
     full = np.linspace(1, 1.01, len(apart))
     losses = pd.DataFrame({FULL: full, NEW[preset]: full + np.array(apart)})
     return Ended(8000, losses, fall, 0.001)
@@ -43,7 +43,7 @@ def test_the_word_of_a_training(apart: Sequence[float], preset: str, expected: s
     assert safety.word(ended(apart, preset), preset) == expected
 
 
-def test_without_rows_or_without_a_slope_nothing_is_told() -> None:
+def test_without_rows_or_a_slope_there_is_no_verdict() -> None:
     assert safety.word(None, "8bit") == "cannot tell"
     assert safety.word(ended((0.0, 0.0), "4bit"), "8bit") == "cannot tell"
     for fall in (float("nan"), -0.5):
@@ -75,8 +75,8 @@ def test_tables_of_other_rows(
     pd.DataFrame(rows).to_csv(folder / "long" / TRIALS, index=False)
     monkeypatch.setattr(safety, "REPORTS", folder)
     teacher = safety.words()[2]
-    both = "keeps up at a quarter of the best rate and slower at the best rate"
-    assert teacher == f"| net for tables | {both} | cannot tell | cannot tell |"
+    verdict = "keeps up at a quarter of the best rate and slower at the best rate"
+    assert teacher == f"| net for tables | {verdict} | cannot tell | cannot tell |"
     assert safety.words()[3] == "| sparse embeddings | cannot tell | cannot tell | cannot tell |"
     assert safety.summary("8bit") == (
         "keeps up with 32 bits in 1 of 8 long trainings, is slower in 1; in 6 the runs cannot tell"
@@ -104,7 +104,7 @@ def test_every_study_has_a_kind() -> None:
 
 
 def test_intervals_are_those_of_the_blind_test() -> None:
-    """The committed rows have enough digits to be rounded as the report's own numbers are."""
+    """The committed rows have enough digits to round as the report does."""
     report = (safety.REPORTS / "blind" / "README.md").read_text("utf-8")
     _, rows = safety.blind()
     rows = rows[(rows["factor"] == 1) & rows["preset"].notna() & rows["steps"].notna()]

@@ -1,4 +1,4 @@
-"""The model of a step's machine code: usual paths, pipes and times."""
+"""The model of a step's machine code: the usual path, the pipes and the time."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ LISTING = """
 """
 
 
-def test_the_usual_path_leaves_out_what_did_not_run() -> None:
+def test_the_usual_path_leaves_out_blocks_that_did_not_run() -> None:
     ran = {("step.cuh", 1): 1, ("step.cuh", 2): 8, ("step.cuh", 3): 8}
     ran |= {("memory.cuh", 7): 8, ("memory.cuh", 8): 0}
     path = usual_path(blocks(LISTING, "step"), ran)
     names = ["LDG.E.128", "LDS", "BRA", "MUFU.RCP", "FFMA", "BRA", "IADD3", "CALL.REL.NOINC", "BRA"]
-    assert [one.name for one in path] == names
+    assert [block.name for block in path] == names
     kernel = Kernel(path, {("memory.cuh", 7): 2.5}, 64, 0, 13)
     expected = {"issue": 9, "lsu": 4 + 2.5, "xu": 1, "fma": 1, "alu": 1, "": 4}
     assert kernel.pipes == {pipe: count / 8 for pipe, count in expected.items()}

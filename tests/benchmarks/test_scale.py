@@ -1,4 +1,4 @@
-"""Workers of a sweep, small."""
+"""The benchmark of a sweep's workers, with small states."""
 
 from __future__ import annotations
 

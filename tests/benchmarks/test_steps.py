@@ -1,4 +1,4 @@
-"""Steps of every rule, and of bfloat16 parameters, small."""
+"""The benchmark of steps, of every rule and with bfloat16 parameters, with small models."""
 
 from __future__ import annotations
 

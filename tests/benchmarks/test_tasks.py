@@ -1,4 +1,4 @@
-"""Models at their tuned rates: the rates are those of the sweep, differences are in steps."""
+"""Differences of models at their tuned learning rates, in steps."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ pytestmark = pytest.mark.slow
 
 
 def rows(differences: dict[str, list[float]]) -> pd.DataFrame:
-    """Rows on ``lm-tiny``: 32 bits at three rates, others at its own."""
-    own = TASKS["lm-tiny"].lr
-    found = [(FULL, own * factor, seed, 2.0 + abs(factor - 1) + 0.1 * seed)
+    """Rows on ``lm-tiny``: 32 bits at three learning rates, other quantizers at the tuned one."""
+    lr = TASKS["lm-tiny"].lr
+    records = [(FULL, lr * factor, seed, 2.0 + abs(factor - 1) + 0.1 * seed)
              for factor in (0.5, 1, 2) for seed in range(3)]  # fmt: skip
-    found += [(q, own, seed, 2.0 + 0.1 * seed + d)
-              for q, each in differences.items() for seed, d in enumerate(each)]  # fmt: skip
-    frame = pd.DataFrame(found, columns=["quantizer", "lr", "seed", "loss"])
+    records += [(q, lr, seed, 2.0 + 0.1 * seed + d)
+              for q, values in differences.items() for seed, d in enumerate(values)]  # fmt: skip
+    frame = pd.DataFrame(records, columns=["quantizer", "lr", "seed", "loss"])
     return frame.assign(judge="lm-tiny", steps=300, seconds=1.0)
 
 
 def other_lengths() -> pd.DataFrame:
-    """32 bits on ``lm-tiny``, whose loss falls by half the logarithm of the steps."""
-    found = [(round(300 * length), seed, 2.0 + 0.1 * seed - 0.5 * math.log(length))
+    """32 bits on ``lm-tiny``; the loss falls by half the logarithm of the steps."""
+    records = [(round(300 * length), seed, 2.0 + 0.1 * seed - 0.5 * math.log(length))
              for length in (0.7, 1.4) for seed in range(3)]  # fmt: skip
-    frame = pd.DataFrame(found, columns=["steps", "seed", "loss"])
+    frame = pd.DataFrame(records, columns=["steps", "seed", "loss"])
     return frame.assign(judge="lm-tiny", quantizer=FULL, lr=TASKS["lm-tiny"].lr)
 
 
 def test_differences_in_steps() -> None:
-    few = {"more": [0.25, 0.25, 0.25], "two seeds": [0.005, 0.005]}
-    table = tasks.slower(rows(few), other_lengths()).set_index("quantizer")
+    differences = {"more": [0.25, 0.25, 0.25], "two seeds": [0.005, 0.005]}
+    table = tasks.slower(rows(differences), other_lengths()).set_index("quantizer")
     assert table.loc["more", "steps"] == pytest.approx(math.exp(0.25 / 0.5) - 1)
     assert table["outcome"].to_dict() == {"more": "worse", "two seeds": "equivalent"}
     assert table["seeds"].to_dict() == {"more": 3, "two seeds": 2}

@@ -16,12 +16,12 @@ pytestmark = pytest.mark.slow
 
 
 def test_rows() -> None:
-    found = {
+    results = {
         "seconds": {FUSED: [0.2, 0.2, 0.2], "ours": [0.1, 0.1, 0.1]},
         "optimizer": {FUSED: [0.1, 0.1, 0.1], "ours": [0.02, 0.02, 0.02]},
         "memory": {FUSED: {"resident": 100.4, "peak": 200.0}},
     }
-    assert rows(found) == [
+    assert rows(results) == [
         (FUSED, "200", "50.0%", "1.000 (1.000 to 1.000)", "100", "200"),
         ("ours", "100", "20.0%", "0.500 (0.500 to 0.500)", "", ""),
     ]
@@ -32,13 +32,13 @@ def test_steps_and_memory_of_a_workload(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(training, "METHODS", chosen)
     assert training.main(["digits", "--rounds", "2", "--out", str(tmp_path)]) == 0
     results = json.loads((tmp_path / "training.json").read_text())
-    found = results["workloads"]["digits"]
-    assert set(found["seconds"]) == set(chosen)
+    digits = results["workloads"]["digits"]
+    assert set(digits["seconds"]) == set(chosen)
     for name in chosen:
-        assert len(found["seconds"][name]) == 2
-        wholes_and_parts = zip(found["seconds"][name], found["optimizer"][name], strict=True)
-        assert all(0 < part < whole for whole, part in wholes_and_parts)
-        assert 0 < found["memory"][name]["resident"] <= found["memory"][name]["peak"]
+        assert len(digits["seconds"][name]) == 2
+        wholes_and_parts = zip(digits["seconds"][name], digits["optimizer"][name], strict=True)
+        assert all(0 < part < step for step, part in wholes_and_parts)
+        assert 0 < digits["memory"][name]["resident"] <= digits["memory"][name]["peak"]
     text = (tmp_path / "training.md").read_text()
     assert "## digits" in text
     assert text.index("| torch fused |") < text.index("| qmaps 4 bits |")
@@ -57,11 +57,11 @@ def test_the_layout_of_gpt2() -> None:
     assert set(training.ABOUT) == set(training.OWN)
 
 
-def test_who_cannot_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_) -> None:
         raise UnavailableError("not installed")
 
     monkeypatch.setattr(training, "METHODS", {"peer": missing})
-    found = training.measure("digits", 1)
-    assert found["skipped"] == {"peer": "not installed"}
-    assert rows(found) == []
+    results = training.measure("digits", 1)
+    assert results["skipped"] == {"peer": "not installed"}
+    assert rows(results) == []

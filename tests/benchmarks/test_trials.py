@@ -1,4 +1,4 @@
-"""Trials: rows are kept, damaged ones are made again, and results do not depend on processes."""
+"""Trials: rows are cached, damaged ones run again, and processes do not change results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_rows_stand_in_the_order_of_trials(finished: Path) -> None:
     assert quantized < exact / 3
 
 
-def test_only_what_is_missing_or_damaged_is_run(finished: Path, tmp_path: Path) -> None:
+def test_only_missing_and_damaged_trials_run(finished: Path, tmp_path: Path) -> None:
     for path in finished.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     damaged = tmp_path / f"{TRIALS[1].key}.json"
@@ -71,12 +71,12 @@ def test_rows_of_a_report_are_not_run_again(finished: Path, tmp_path: Path) -> N
     assert row["loss"] == 1.0
 
 
-def test_what_decides_a_trial_is_in_its_key() -> None:
-    one = TRIALS[0]
-    others = [one.at(2), *TRIALS[1:], Trial("tiny", StdlibLMTiny(steps=3), FULL, 0)]
-    assert len({trial.key for trial in [one, *others]}) == len(others) + 1
-    assert Trial("another name", WORK, FULL, 0).key == one.key
-    assert one.at(2).workload.lr == 2 * WORK.lr
+def test_keys_of_trials_are_distinct() -> None:
+    first = TRIALS[0]
+    others = [first.at(2), *TRIALS[1:], Trial("tiny", StdlibLMTiny(steps=3), FULL, 0)]
+    assert len({trial.key for trial in [first, *others]}) == len(others) + 1
+    assert Trial("another name", WORK, FULL, 0).key == first.key
+    assert first.at(2).workload.lr == 2 * WORK.lr
 
 
 def test_a_loss_that_is_no_number_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

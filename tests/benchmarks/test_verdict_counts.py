@@ -1,4 +1,4 @@
-"""What `qmaps.recommend` says of its verdicts is counted in the rows of reports."""
+"""Counts of `qmaps.recommend`'s verdicts match the rows of reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 PAIRS = verdict_counts.committed()
 
 
-def test_what_recommend_says_of_trained_pairs() -> None:
+def test_counts_of_trained_pairs() -> None:
     assert verdict_counts.ended(PAIRS) == verdict.ENDED
     assert PAIRS["judge"].nunique() == verdict.MODELS
     left_out = verdict_counts.bounds(PAIRS)
@@ -44,7 +44,7 @@ def test_what_recommend_says_of_long_trainings() -> None:
     assert "15 of 28 at most 5 % slower" in verdict.experience("unproven", 0.01)
 
 
-def test_what_recommend_says_of_simulated_gradients() -> None:
+def test_counts_of_simulated_gradients() -> None:
     counts, ratios = verdict_counts.simulated()
     assert counts == verdict.FROM_RECORDED
     assert ratios == pytest.approx(verdict.RATIOS, rel=0.01)

@@ -1,4 +1,4 @@
-"""States in codes of other packages, as these packages decode them."""
+"""Quantized states of other packages decode to the packages' own values."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SHAPES = (24, 40), (45,)
 
 
 def content(name: str) -> tuple[dict[str, Any], dict[int, dict[str, Tensor]]]:
-    found = torch.load(HERE / "coded_states" / f"{name}.pt", weights_only=True)
-    return found["optimizer"], found["expected"]
+    saved = torch.load(HERE / "coded_states" / f"{name}.pt", weights_only=True)
+    return saved["optimizer"], saved["expected"]
 
 
 def saved(state_dict: dict[str, Any], folder: Path) -> Path:
@@ -32,7 +32,7 @@ def saved(state_dict: dict[str, Any], folder: Path) -> Path:
 
 
 def fails(name: str, folder: Path, change: dict[str, Any], state: str = "exp_avg") -> str:
-    """The error of reading a state after parts of the first parameter's have been replaced."""
+    """The error of reading a state with some parts of the first parameter replaced."""
     state_dict, _ = content(name)
     state_dict["state"][0].update(change)
     states = load(saved(state_dict, folder))
@@ -90,8 +90,8 @@ def test_lower_bits_of_parameters_are_integers() -> None:
     pattern = (torch.arange(45) % 7 - 3).to(torch.int16)
     for name, dtype in (("adamw-24", torch.int8), ("adamw-32", torch.int16)):
         states = load(HERE / "coded_states" / f"flashoptim-{name}.pt")
-        found = {p: lazy for p, state, lazy in states.lazies() if state == "error_bits"}
-        bits = found["group0.param1"].read()
+        error_bits = {p: lazy for p, state, lazy in states.lazies() if state == "error_bits"}
+        bits = error_bits["group0.param1"].read()
         assert bits.equal(pattern.to(dtype))
         assert bits.dtype == dtype
 
@@ -155,8 +155,8 @@ def test_recorder_reads_objects_of_flashoptim(tmp_path: Path) -> None:
 
 def test_parts_that_do_not_fit(tmp_path: Path) -> None:
     where = "of parameter 'group0.param0' in 'FOLDER/optimizer.pt' is damaged: "
-    few = torch.ones(7, dtype=torch.float16)
-    assert fails("flashoptim-adamw", tmp_path, {"exp_avg::scales": few}) == (
+    short = torch.ones(7, dtype=torch.float16)
+    assert fails("flashoptim-adamw", tmp_path, {"exp_avg::scales": short}) == (
         f"state 'exp_avg' {where}960 codes do not fit 7 scales of 32 each"
     )
     assert fails("flashoptim-adamw", tmp_path, {"exp_avg::quantized": torch.zeros(960)}) == (

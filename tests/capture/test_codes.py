@@ -1,4 +1,4 @@
-"""States of integers and booleans: codes and masks of other libraries are no values."""
+"""States of integers and booleans: codes and masks of other libraries are not values."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def fails(call: Callable[[], object]) -> str:
 def test_codes_are_no_values(dtype: torch.dtype) -> None:
     codes = torch.arange(8192).remainder(2).to(dtype)
     count = torch.tensor(3, dtype=dtype)
-    own = {**moments(80, 80), "ustate.codes": codes, "0.count": count}
-    states = CapturedStates.from_tensors({"w": own})
+    tensors = {**moments(80, 80), "ustate.codes": codes, "0.count": count}
+    states = CapturedStates.from_tensors({"w": tensors})
     kind = str(dtype).removeprefix("torch.")
     assert states.states("w") == ["exp_avg", "exp_avg_sq", "ustate.codes", "0.count"]
     assert states.values("w") == ["exp_avg", "exp_avg_sq"]
@@ -49,12 +49,14 @@ def test_codes_are_no_values(dtype: torch.dtype) -> None:
     )
     assert fails(lambda: states.tensor("w", "ustate.codes")) == message
     assert fails(lambda: states.opened("w", "ustate.codes")) == message
-    with pytest.warns(UserWarning, match=WHY) as told:
+    with pytest.warns(UserWarning, match=WHY) as caught:
         frame = qmaps.sweep.run(states, ["B256/DE@8s", "8bit"])
-    assert [str(w.message) for w in told] == [f"{WHY}w: ustate.codes ({kind})"]
+    assert [str(w.message) for w in caught] == [f"{WHY}w: ustate.codes ({kind})"]
     assert set(frame["state"]) == {"exp_avg", "exp_avg_sq", "update"}
-    other = CapturedStates.from_tensors({"w": {**moments(80, 80), "ustate.codes": 1 - codes.int()}})
-    assert states.fingerprint() != other.fingerprint()  # codes belong to the identity
+    changed = CapturedStates.from_tensors(
+        {"w": {**moments(80, 80), "ustate.codes": 1 - codes.int()}}
+    )
+    assert states.fingerprint() != changed.fingerprint()  # codes belong to the identity
 
 
 def test_analyses_name_moments_that_are_codes() -> None:
@@ -83,9 +85,9 @@ def test_parameters_whose_moments_are_codes_are_left_out_with_a_warning() -> Non
     m, v = moments(80, 80).values()
     mixed = {"exp_avg": (100 * m).to(torch.int8), "exp_avg_sq": v}
     states = CapturedStates.from_tensors({"w": moments(80, 80), "mixed": mixed})
-    with pytest.warns(UserWarning, match=WHY) as told:
+    with pytest.warns(UserWarning, match=WHY) as caught:
         recommendation = qmaps.recommend(states, candidates=["8bit"], bits=8.3, steps=2)
-    assert {str(w.message) for w in told} == {f"{WHY}mixed: exp_avg (int8)"}
+    assert {str(w.message) for w in caught} == {f"{WHY}mixed: exp_avg (int8)"}
     assert set(recommendation.tensors["parameter"]) == {"w"}
 
 

@@ -36,7 +36,7 @@ FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 def trained(choice: Any, steps: int = 3) -> tuple[nn.Module, AdamW]:
-    """A model with two groups, whose names have dots."""
+    """A model with two groups and dots in its names."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(96, 64), nn.Linear(64, 80, bias=False))
     optimizer = AdamW(param_groups(model, weight_decay=0.1), lr=1e-2, state_quantizers=choice)
@@ -49,7 +49,7 @@ def trained(choice: Any, steps: int = 3) -> tuple[nn.Module, AdamW]:
 
 
 def torchtitan(optimizer: AdamW) -> dict[str, Any]:
-    """The layout of torchtitan 0.3: dicts are flattened, lists and numbers stay; no param_names."""
+    """The layout of torchtitan 0.3: flat dicts, lists and numbers as they are, no param_names."""
 
     def leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
         if not isinstance(value, dict):
@@ -103,25 +103,25 @@ def test_states_with_text_of_older_versions_are_read_bit_for_bit(name: str, tmp_
     saved["qmaps"]["format"] = 1
     torch.save(saved, tmp_path / "old.pt")
     assert_same(load(tmp_path / "old.pt"), model, optimizer)
-    other, restored = trained(CHOICES[name], steps=0)
-    other.load_state_dict(model.state_dict())
+    twin, restored = trained(CHOICES[name], steps=0)
+    twin.load_state_dict(model.state_dict())
     restored.load_state_dict(torch.load(tmp_path / "old.pt", weights_only=True))
-    for param, same in zip(model.parameters(), other.parameters(), strict=True):
+    for param, same in zip(model.parameters(), twin.parameters(), strict=True):
         for key, value in optimizer.state[param].items():
-            mine = restored.state[same][key]
+            loaded = restored.state[same][key]
             if isinstance(value, QuantizedTensor):
-                assert mine.quantizer == value.quantizer
-                assert mine.packed.equal(value.packed)
+                assert loaded.quantizer == value.quantizer
+                assert loaded.packed.equal(value.packed)
 
 
 def test_text_of_several_lengths_has_one_size() -> None:
     """torch.distributed.checkpoint reads a tensor only into one of the same size."""
-    one, other = (
+    short, long = (
         tensors_only(to_plain(qmaps.quantizer(spec).quantize(torch.ones(64))), torch.device("cpu"))
         for spec in ("B64/DE@4s", "B64&rank1/linear@8s+qsr")
     )
-    assert one["spec"].shape == other["spec"].shape == (64,)
-    assert from_plain(other).quantizer.spec == "B64&rank1/linear@8s+qsr"
+    assert short["spec"].shape == long["spec"].shape == (64,)
+    assert from_plain(long).quantizer.spec == "B64&rank1/linear@8s+qsr"
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -130,18 +130,18 @@ def test_the_option_of_torch_saves_and_loads(name: str, tmp_path: Path) -> None:
     dcp.save({"o": get_optimizer_state_dict(model, optimizer, options=FLAT)},
              checkpoint_id=tmp_path, no_dist=True)  # fmt: skip
     assert_same(load(tmp_path), model, optimizer)
-    other, restored = trained(CHOICES[name], steps=0)
-    other.load_state_dict(model.state_dict())
-    state = {"o": get_optimizer_state_dict(other, restored, options=FLAT)}
+    twin, restored = trained(CHOICES[name], steps=0)
+    twin.load_state_dict(model.state_dict())
+    state = {"o": get_optimizer_state_dict(twin, restored, options=FLAT)}
     dcp.load(state, checkpoint_id=tmp_path, no_dist=True)
-    set_optimizer_state_dict(other, restored, state["o"], options=FLAT)
-    for each, own in ((model, optimizer), (other, restored)):
+    set_optimizer_state_dict(twin, restored, state["o"], options=FLAT)
+    for net, stepped in ((model, optimizer), (twin, restored)):
         torch.manual_seed(9)
-        own.zero_grad()
-        each(torch.randn(4, 96)).square().mean().backward()
-        own.step()
-    for mine, same in zip(model.parameters(), other.parameters(), strict=True):
-        assert mine.equal(same)
+        stepped.zero_grad()
+        net(torch.randn(4, 96)).square().mean().backward()
+        stepped.step()
+    for expected, same in zip(model.parameters(), twin.parameters(), strict=True):
+        assert expected.equal(same)
 
 
 @pytest.mark.parametrize("rows", [False, True], ids=["whole", "rows"])
@@ -164,9 +164,9 @@ def test_the_container_of_torchtitan_is_read(folder: bool, rows: bool, tmp_path:
     assert (report.source, report.lossless) == ("qmaps", True)
     converted = torch.load(tmp_path / "new.pt", weights_only=True)
     converted = converted.get("optimizer", converted)
-    own = optimizer.state[model[0].weight]["exp_avg"]
-    assert from_plain(converted["state"]["0.weight"]["exp_avg"]).packed.equal(own.packed)
-    assert converted["param_groups"][0]["state_quantizers"]["exp_avg"] == own.quantizer.spec
+    expected = optimizer.state[model[0].weight]["exp_avg"]
+    assert from_plain(converted["state"]["0.weight"]["exp_avg"]).packed.equal(expected.packed)
+    assert converted["param_groups"][0]["state_quantizers"]["exp_avg"] == expected.quantizer.spec
     if not folder:
         assert {finding.check for finding in lint_file(path)} <= {"float16", "stalled"}
 

@@ -1,4 +1,4 @@
-"""Recorded gradients: bit for bit, sampled under a budget, and never those of another run."""
+"""Recorded gradients: bit for bit, sampled under a budget, and never of another run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def train(
     torch.manual_seed(seed)
     layer = nn.Linear(shape[1], shape[0], bias=False)
     optimizer = torch.optim.AdamW(layer.parameters())
-    seen: dict[int, Tensor] = {}
+    gradients_by_step: dict[int, Tensor] = {}
     with StateRecorder(optimizer, out, names=layer, **options):
         for number in range(1, steps + 1):
 
@@ -35,28 +35,28 @@ def train(
 
             optimizer.step(closure)
             assert layer.weight.grad is not None
-            seen[number] = layer.weight.grad.clone()
-    return seen
+            gradients_by_step[number] = layer.weight.grad.clone()
+    return gradients_by_step
 
 
 def test_the_windows_after_each_snapshot_bit_for_bit(tmp_path: Path) -> None:
-    seen = train(tmp_path, 12, every=5, gradients=3)
+    expected = train(tmp_path, 12, every=5, gradients=3)
     for start, window in ((5, [6, 7, 8]), (10, [11, 12])):
         states = capture.load(tmp_path, step=start)
         assert states.window() == window
         assert states.rows("weight") is None
         actual = dict(states.gradients("weight"))
         assert list(actual) == window
-        assert all(torch.equal(actual[step], seen[step]) for step in window)
+        assert all(torch.equal(actual[step], expected[step]) for step in window)
     assert len(list(tmp_path.glob("gradients-*"))) == 5
 
 
 def test_overlapping_windows_are_one(tmp_path: Path) -> None:
-    seen = train(tmp_path, 9, every=3, gradients=4)
+    expected = train(tmp_path, 9, every=3, gradients=4)
     states = capture.load(tmp_path, step=3)
     assert states.window() == [4, 5, 6, 7, 8, 9]
-    assert all(torch.equal(g, seen[step]) for step, g in states.gradients("weight"))
-    snapshot.path_of(tmp_path, 6).unlink()  # what came after it is no longer known
+    assert all(torch.equal(g, expected[step]) for step, g in states.gradients("weight"))
+    snapshot.path_of(tmp_path, 6).unlink()  # its gradients no longer follow a snapshot
     assert capture.load(tmp_path, step=3).window() == [4, 5, 6]
 
 
@@ -72,7 +72,7 @@ def test_recorded_gradients_reproduce_the_moments(tmp_path: Path) -> None:
 def test_samples_are_whole_rows_and_blocks_within_the_budget(tmp_path: Path) -> None:
     budget = 3 * 40_000
     options = Gradients(steps=3, max_bytes=budget)
-    seen = train(tmp_path, 6, shape=(512, 96), every=3, gradients=options)
+    expected = train(tmp_path, 6, shape=(512, 96), every=3, gradients=options)
     states = capture.load(tmp_path, step=3)
     rows = states.rows("weight")
     assert rows is not None
@@ -81,7 +81,7 @@ def test_samples_are_whole_rows_and_blocks_within_the_budget(tmp_path: Path) -> 
     assert torch.equal(rows, torch.arange(256, 320))
     written = 0
     for step, gradient in states.gradients("weight"):
-        assert torch.equal(gradient, seen[step][rows])
+        assert torch.equal(gradient, expected[step][rows])
         written += gradient.nbytes + rows.nbytes
     assert written <= budget
     with pytest.raises(BadValueError) as caught:
@@ -124,17 +124,17 @@ def test_missing_gradients(tmp_path: Path) -> None:
     table, idle = nn.Embedding(50, 4), nn.Parameter(torch.zeros(3))
     optimizer = torch.optim.AdamW([table.weight, idle])
     names = [("table", table.weight), ("idle", idle)]
-    seen = {}
+    expected = {}
     with StateRecorder(optimizer, tmp_path, names=names, steps=[1], gradients=3):
         for step in range(1, 4):
             optimizer.zero_grad()
             table(torch.tensor([step, 3])).sum().backward()
-            seen[step] = table.weight.grad.clone()
+            expected[step] = table.weight.grad.clone()
             optimizer.step()
     states = capture.load(tmp_path)
     actual = dict(states.gradients("table"))
     assert list(actual) == [2, 3]
-    assert all(torch.equal(actual[step], seen[step]) for step in actual)
+    assert all(torch.equal(actual[step], expected[step]) for step in actual)
     assert states.parameters() == ["table"]
 
 
@@ -181,7 +181,7 @@ def test_windows_end_where_other_rows_are_recorded(tmp_path: Path) -> None:
     assert capture.load(tmp_path, step=6).window() == [7, 8, 9]
 
 
-def test_another_run_is_told(tmp_path: Path) -> None:
+def test_another_run_is_detected(tmp_path: Path) -> None:
     train(tmp_path, 6, every=4, gradients=2)
     train(tmp_path, 4, seed=1, every=4)  # overwrites the states without gradients of its own
     with pytest.raises(CaptureError) as caught:
@@ -190,7 +190,7 @@ def test_another_run_is_told(tmp_path: Path) -> None:
         f"'gradients-00000005.safetensors' was recorded in another run than the states in "
         f"'{tmp_path}/step-00000004.safetensors'; delete the gradients or record both again"
     )
-    train(tmp_path, 5, seed=2, every=4, gradients=2)  # removes what it does not overwrite
+    train(tmp_path, 5, seed=2, every=4, gradients=2)  # removes files it does not overwrite
     assert capture.load(tmp_path).window() == [5]
 
 
@@ -233,7 +233,7 @@ def test_snapshots_without_gradients_are_written_as_before(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("gradients", "error", "message"),
     [
         (1, BadValueError, "gradients: steps=1 must be an int of at least 2"),
         (True, BadTypeError, "gradients=True must be a number of steps or "
@@ -242,9 +242,9 @@ def test_snapshots_without_gradients_are_written_as_before(tmp_path: Path) -> No
          "qmaps.capture.Gradients(steps, max_bytes)"),
     ],
 )  # fmt: skip
-def test_bad_input(given: object, error: type[Exception], message: str, tmp_path: Path) -> None:
+def test_bad_input(gradients: object, error: type[Exception], message: str, tmp_path: Path) -> None:
     with pytest.raises(error) as caught:
-        train(tmp_path / "out", 1, gradients=given)
+        train(tmp_path / "out", 1, gradients=gradients)
     assert str(caught.value) == message
     assert not (tmp_path / "out").exists()
     with pytest.raises(BadValueError) as caught:

@@ -1,4 +1,4 @@
-"""Interruptions and resuming: a folder holds whole snapshots of one training, whatever happens."""
+"""Interruptions and resuming: a folder always holds complete snapshots of one training."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def linear() -> nn.Linear:
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no kill -9")
 def test_killed_while_recording_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And before that no other process records there, whatever this one is about to write."""
+    """Before the kill no other process can record there."""
     monkeypatch.setattr(locks, "PATIENCE", 0.05)
     layer = linear()
     optimizer = torch.optim.AdamW(layer.parameters())
-    for _ in range(2):  # the second time in what the first left
+    for _ in range(2):  # the second time on the first one's files
         with subprocess.Popen([sys.executable, "-c", LOOP, str(tmp_path)]) as process:
             try:
                 wait_for_snapshots(process, tmp_path)
@@ -131,11 +131,11 @@ def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path: Path) -> None:
         StateRecorder(optimizer, tmp_path, names=layer)
     recorder.close()
     assert list(tmp_path.iterdir()) == []
-    # One that was refused, and one that was lost with its optimizer, hold nothing.
-    other = torch.optim.SGD(layer.parameters(), momentum=0.9)
+    # A refused recorder, and one deleted with its optimizer, hold no lock.
+    second = torch.optim.SGD(layer.parameters(), momentum=0.9)
     train(layer, optimizer, 1, tmp_path)
     with pytest.raises(OutputError, match="give another folder for"):
-        StateRecorder(other, tmp_path, names=layer)
+        StateRecorder(second, tmp_path, names=layer)
     StateRecorder(torch.optim.AdamW(layer.parameters()), tmp_path, names=layer)
     train(layer, optimizer, 1, tmp_path)
     assert capture.load(tmp_path).steps == [1, 2]
@@ -166,7 +166,7 @@ def test_a_forked_child_records_nothing(tmp_path: Path) -> None:
 
 
 def test_without_locks_leftovers_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may be what another process is writing."""
+    """Another process may be writing them."""
 
     def unsupported(*_: object, **options: object) -> None:
         raise NotImplementedError
@@ -256,9 +256,9 @@ def test_a_folder_of_another_training(tmp_path: Path) -> None:
         ),
         (optimizer, None, OTHER),
     ]
-    for other, names, what in cases:
+    for changed, names, what in cases:
         with pytest.raises(OutputError) as error:
-            StateRecorder(other, tmp_path, names=names)
+            StateRecorder(changed, tmp_path, names=names)
         assert str(error.value) == (f"out={str(tmp_path)!r} holds states of {what}")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 

@@ -100,9 +100,9 @@ def test_a_checkpoint_as_a_capture(trained, tmp_path: Path) -> None:
     net, optimizer = trained
     torch.save(optimizer.state_dict(), tmp_path / "o.pt")
     write(load(tmp_path / "o.pt", names=NAMES), tmp_path / "states")
-    there, here = load(tmp_path / "states"), load(tmp_path / "o.pt", names=net)
-    assert there.steps == [3]
-    assert there.fingerprint() == here.fingerprint()
+    recorded, loaded = load(tmp_path / "states"), load(tmp_path / "o.pt", names=net)
+    assert recorded.steps == [3]
+    assert recorded.fingerprint() == loaded.fingerprint()
 
 
 ENDLESS: list[Any] = []
@@ -127,7 +127,7 @@ CHECKPOINTS = {
 
 
 @pytest.mark.parametrize("kind", CHECKPOINTS)
-def test_what_is_no_checkpoint(kind: str, tmp_path: Path, monkeypatch) -> None:
+def test_other_files_are_refused(kind: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     content, message = CHECKPOINTS[kind]
     path = tmp_path / "o.pt"
@@ -334,7 +334,9 @@ def test_given_options_are_those_of_workers_and_of_a_digest() -> None:
     states = load(FLAX, betas=(0.9, 0.95), eps=1e-7)
     again = opened(states.source, states.parameters(), tuple(states.given.items()))
     assert again.eps("dense.bias") == 1e-7
-    digests = {digest_of(each) for each in (states, again, load(FLAX), load(FLAX, eps=1e-7))}
+    digests = {
+        digest_of(captured) for captured in (states, again, load(FLAX), load(FLAX, eps=1e-7))
+    }
     assert len(digests) == 3
 
 

@@ -20,8 +20,8 @@ FIRST, SECOND = torch.randn(80, 80, generator=torch.Generator().manual_seed(0)),
 SPEC = "B256/DE@8s + B256/DE-0@8u"
 
 
-def states(**own: Tensor) -> CapturedStates:
-    return CapturedStates.from_tensors({"w": own}, step=9)
+def states(**tensors: Tensor) -> CapturedStates:
+    return CapturedStates.from_tensors({"w": tensors}, step=9)
 
 
 def adam() -> CapturedStates:
@@ -45,13 +45,13 @@ def adam() -> CapturedStates:
 )
 def test_known_names(first: str, second: str) -> None:
     named = states(other=torch.ones(3), **{first: FIRST, second: SECOND})
-    found = named.as_adam()
-    assert found.states("w") == ["other", "exp_avg", "exp_avg_sq"]
-    assert found.tensor("w", "exp_avg").equal(FIRST)
-    assert found.aliases == {
-        moment: [own]
-        for moment, own in (("exp_avg", first), ("exp_avg_sq", second))
-        if moment != own
+    renamed = named.as_adam()
+    assert renamed.states("w") == ["other", "exp_avg", "exp_avg_sq"]
+    assert renamed.tensor("w", "exp_avg").equal(FIRST)
+    assert renamed.aliases == {
+        moment: [original]
+        for moment, original in (("exp_avg", first), ("exp_avg_sq", second))
+        if moment != original
     }
     expected = qmaps.sweep.run(adam(), SPEC)
     frame = qmaps.sweep.run(named, SPEC)
@@ -60,10 +60,10 @@ def test_known_names(first: str, second: str) -> None:
 
 def test_replays_and_recommendations() -> None:
     named = states(momentum=FIRST, exp_avg_var=SECOND)
-    own = {"exp_avg": "momentum", "exp_avg_sq": "*_var"}
-    ours = replay.run(named, SPEC, steps=3, moments=own)
+    moments = {"exp_avg": "momentum", "exp_avg_sq": "*_var"}
+    ours = replay.run(named, SPEC, steps=3, moments=moments)
     assert ours.equals(replay.run(adam(), SPEC, steps=3))
-    answer = qmaps.recommend(named, bits=9, candidates=[SPEC], steps=3, moments=own)
+    answer = qmaps.recommend(named, bits=9, candidates=[SPEC], steps=3, moments=moments)
     assert answer.tensors.equals(
         qmaps.recommend(adam(), bits=9, candidates=[SPEC], steps=3).tensors
     )
@@ -72,25 +72,25 @@ def test_replays_and_recommendations() -> None:
 
 
 def test_states_with_names_of_adam_stay() -> None:
-    both = states(exp_avg=FIRST, exp_avg_sq=SECOND, m=FIRST, v=SECOND)
-    assert both.as_adam() is both
-    for own in (
+    ambiguous = states(exp_avg=FIRST, exp_avg_sq=SECOND, m=FIRST, v=SECOND)
+    assert ambiguous.as_adam() is ambiguous
+    for tensors in (
         {"m": FIRST, "v": torch.ones(80, 1)},  # of other shapes
         {"m": torch.tensor(1.0), "v": torch.tensor(1.0)},
         {"m": FIRST.int(), "v": SECOND},  # codes
         {"0.x_exp_avg_0": FIRST, "1.x_exp_avg_0": FIRST, "0.x_exp_avg_sq_0": SECOND},
         {"momentum_buffer": FIRST},
     ):
-        alone = states(**own)
+        alone = states(**tensors)
         assert alone.as_adam() is alone
 
 
 def test_another_state_of_the_name() -> None:
     slow = states(exp_avg=FIRST, exp_avg_slow=2 * FIRST, exp_avg_sq=SECOND)
-    found = slow.as_adam({"exp_avg": "exp_avg_slow"})
-    assert found.states("w") == ["own.exp_avg", "exp_avg", "exp_avg_sq"]
-    assert found.tensor("w", "exp_avg").equal(2 * FIRST)
-    assert found.tensor("w", "own.exp_avg").equal(FIRST)
+    renamed = slow.as_adam({"exp_avg": "exp_avg_slow"})
+    assert renamed.states("w") == ["own.exp_avg", "exp_avg", "exp_avg_sq"]
+    assert renamed.tensor("w", "exp_avg").equal(2 * FIRST)
+    assert renamed.tensor("w", "own.exp_avg").equal(FIRST)
     assert slow.states("w") == ["exp_avg", "exp_avg_slow", "exp_avg_sq"]
 
 
@@ -98,13 +98,13 @@ def test_parameters_with_other_states_stay() -> None:
     mixed = CapturedStates.from_tensors(
         {"w": {"momentum": FIRST, "fim": SECOND}, "b": {"momentum_buffer": FIRST}}
     )
-    found = mixed.as_adam({"exp_avg": "mom*m", "exp_avg_sq": "fim"})
-    assert found.states("b") == ["momentum_buffer"]
-    assert found.with_moments() == ["w"]
+    renamed = mixed.as_adam({"exp_avg": "mom*m", "exp_avg_sq": "fim"})
+    assert renamed.states("b") == ["momentum_buffer"]
+    assert renamed.with_moments() == ["w"]
 
 
 def test_refusals() -> None:
-    both = states(m=FIRST, v=SECOND)
+    two = states(m=FIRST, v=SECOND)
     for moments, kind, message in (
         ("m", BadTypeError, "moments='m' must be a dict from exp_avg and exp_avg_sq to names"),
         ({"first": "m"}, BadValueError, "moments has 'first'; allowed are exp_avg, exp_avg_sq"),
@@ -131,7 +131,7 @@ def test_refusals() -> None:
         ),
     ):
         with pytest.raises(kind) as error:
-            both.as_adam(moments)  # type: ignore[arg-type]
+            two.as_adam(moments)  # type: ignore[arg-type]
         assert str(error.value) == message
 
 
@@ -150,14 +150,16 @@ def test_workers_and_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     optimizer = torch.optim.SGD([param], lr=0)
     optimizer.state[param] = {"momentum": FIRST, "exp_avg_var": SECOND, "step": torch.tensor(4)}
     torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
-    own = {"exp_avg": "momentum", "exp_avg_sq": "exp_avg_var"}
+    moments = {"exp_avg": "momentum", "exp_avg_sq": "exp_avg_var"}
     path = tmp_path / "optimizer.pt"
-    frame = qmaps.sweep.run(path, SPEC, moments=own, out=tmp_path / "sweep")
+    frame = qmaps.sweep.run(path, SPEC, moments=moments, out=tmp_path / "sweep")
     assert set(frame["state"]) == {"exp_avg", "exp_avg_sq", "update"}
     with pytest.raises(qmaps.errors.OutputError):  # the same states under other names
-        qmaps.sweep.run(path, SPEC, moments={**own, "exp_avg": "momen*"}, out=tmp_path / "sweep")
+        qmaps.sweep.run(
+            path, SPEC, moments={**moments, "exp_avg": "momen*"}, out=tmp_path / "sweep"
+        )
     with Pickling(1) as executor:
-        assert qmaps.sweep.run(path, SPEC, moments=own, executor=executor).equals(frame)
+        assert qmaps.sweep.run(path, SPEC, moments=moments, executor=executor).equals(frame)
     command = f"sweep {path} --spec '{SPEC}' --first momentum --second exp_avg_var"
     with pytest.raises(SystemExit) as ended:
         main(shlex.split(f"{command} --out {tmp_path / 'run'}"))

@@ -17,7 +17,7 @@ from qmaps.errors import BadValueError
 
 
 class Net(nn.Module):
-    """Two square matrices of one shape, a norm that only its type tells, and a tied head."""
+    """Two square matrices of one shape, a norm known only by its type, and a tied head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ EXEMPT = ["q.bias", "k.bias", "ln.weight", "ln.bias"]
 
 
 def checkpoint(folder: Path, frozen: tuple[str, ...] = (), *, weight_decay: float = 0.1) -> Net:
-    """Write optimizer.pt as a Trainer does, each exp_avg told apart by its gradient."""
+    """Write optimizer.pt as a Trainer does, with a different exp_avg for each parameter."""
     torch.manual_seed(0)
     net = Net()
     named = dict(net.named_parameters())
@@ -70,7 +70,7 @@ def test_the_models_file_of_torch_beside_it_names_them(tmp_path: Path) -> None:
         assert states.naming == "pytorch_model.bin"
         assert_right(states, net)
     assert_right(capture.load(tmp_path, names=tmp_path / "pytorch_model.bin"), net)
-    # Also from shards, whose index is sorted by name.
+    # Also from shards; their index is sorted by name.
     torch.save(dict(list(net.state_dict().items())[:4]), tmp_path / "pytorch_model-1.bin")
     torch.save(dict(list(net.state_dict().items())[4:]), tmp_path / "pytorch_model-2.bin")
     shards = {n: f"pytorch_model-{1 + (i > 3)}.bin" for i, n in enumerate(net.state_dict())}
@@ -97,9 +97,9 @@ def test_a_model_names_them_in_its_order_or_in_the_trainers(tmp_path: Path) -> N
     assert torch.equal(states.tensor("k.bias", "exp_avg"), optimizer.state[net.k.bias]["exp_avg"])
     # A checkpoint's own names count more than those of the model beside it.
     torch.save(net.state_dict(), tmp_path / "pytorch_model.bin")
-    own = torch.optim.AdamW([(f"own.{name}", p) for name, p in net.named_parameters()])
-    own.step()
-    torch.save(own.state_dict(), tmp_path / "optimizer.pt")
+    prefixed = torch.optim.AdamW([(f"own.{name}", p) for name, p in net.named_parameters()])
+    prefixed.step()
+    torch.save(prefixed.state_dict(), tmp_path / "optimizer.pt")
     states = capture.load(tmp_path)
     assert (states.naming, states.parameters()[0]) == ("the checkpoint", "own.embed.weight")
 
@@ -108,7 +108,7 @@ def test_frozen_parameters_are_left_out_or_the_names(tmp_path: Path) -> None:
     net = checkpoint(tmp_path, frozen := ("embed.weight",))
     torch.save(net.state_dict(), tmp_path / "pytorch_model.bin")
     assert_right(capture.load(tmp_path), net, frozen)
-    # q and k have one shape: which of them is frozen cannot be seen.
+    # q and k have one shape, so the frozen one of the two is unknown.
     net = checkpoint(tmp_path, frozen := ("k.weight",))
     states = capture.load(tmp_path)
     reason = (
@@ -143,7 +143,7 @@ def test_safetensors_do_not_tell_the_order_which_is_not_guessed(tmp_path: Path) 
     )
 
 
-def test_a_state_dict_of_any_name_tells_the_names(tmp_path: Path) -> None:
+def test_a_state_dict_under_any_name_has_the_names(tmp_path: Path) -> None:
     net = checkpoint(tmp_path)
     torch.save(net.state_dict(), tmp_path / "net.pt")
     states = capture.load(tmp_path, names=tmp_path / "net.pt")
@@ -204,7 +204,7 @@ DECAY, NO = 0.1, 0.0
         ("ln.weight", [(["w", "gain"], DECAY), (["l.bias", "ln.weight", "q_norm.weight"], NO)]),
         # transformers 4: by the module's type, and biases.
         ("ln.weight", [(["w", "gain", "q_norm.weight"], DECAY), (["l.bias", "ln.weight"], NO)]),
-        # By dimensions; the group that does not decay may be the first.
+        # By dimensions; the group without weight decay may be the first.
         ("", [(["w"], DECAY), (["l.bias", "gain", "ln.weight", "q_norm.weight"], NO)]),
         ("", [(["l.bias", "gain", "ln.weight", "q_norm.weight"], NO), (["w"], DECAY)]),
         ("", [(["w"], None), (["l.bias", "gain", "ln.weight", "q_norm.weight"], None)]),
@@ -212,29 +212,38 @@ DECAY, NO = 0.1, 0.0
         ("", [(["w", "l.bias", "gain", "ln.weight"], DECAY), (["q_norm.weight"], DECAY)]),
     ],
 )
-def test_who_decays(norms: str, groups: list) -> None:
-    known = Known("here", SHAPES, frozenset({norms}))
-    actual = fitted(known, [Group([SHAPES[n] for n in names], decay) for names, decay in groups])
+def test_weight_decay_distinguishes_parameters(norms: str, groups: list) -> None:
+    model = Known("here", SHAPES, frozenset({norms}))
+    actual = fitted(model, [Group([SHAPES[n] for n in names], decay) for names, decay in groups])
     assert actual == [name for names, _ in groups for name in names]
 
 
-def test_names_that_cannot_be_told() -> None:
+def test_ambiguous_names() -> None:
     def reason(groups: list[Group], norms: str = "") -> str:
         with pytest.raises(Unnamed) as caught:
             fitted(Known("here", alike, frozenset({norms})), groups)
         return str(caught.value)
 
-    one = (3,)
-    alike = {name: shape if len(shape) > 1 else one for name, shape in SHAPES.items()}
+    shape_of_vectors = (3,)
+    alike = {name: shape if len(shape) > 1 else shape_of_vectors for name, shape in SHAPES.items()}
     assert reason([Group([None, None])]) == "no state has the shape of its parameter"
-    assert reason([Group([one] * 6)]) == "here has 5 parameters and the optimizer 6"
-    assert reason([Group([one, (3, 3)])]) == (
+    assert reason([Group([shape_of_vectors] * 6)]) == "here has 5 parameters and the optimizer 6"
+    assert reason([Group([shape_of_vectors, (3, 3)])]) == (
         "the states do not have the shapes of the parameters in here"
     )
     several = "the states fit the parameters in here in several orders"
-    assert reason([Group([(3, 3), one])]) == several
+    assert reason([Group([(3, 3), shape_of_vectors])]) == several
     # As transformers 4 has the groups, or in the model's order, cut somewhere.
-    assert reason([Group([(3, 3), one, one], 0.1), Group([one] * 2, 0.0)], "ln.weight") == several
+    assert (
+        reason(
+            [
+                Group([(3, 3), shape_of_vectors, shape_of_vectors], 0.1),
+                Group([shape_of_vectors] * 2, 0.0),
+            ],
+            "ln.weight",
+        )
+        == several
+    )
 
 
 def test_shapes_of_parameters() -> None:
@@ -289,7 +298,7 @@ def test_the_model_in_the_checkpoints_file_names_them(
     names = saved(path, net, {keys[0]: net.state_dict(), keys[1]: None})
     states = capture.load(path)
     assert (states.parameters(), states.naming) == (names, "last.ckpt")
-    # One that does not fit says so, unless another beside it does.
+    # The reason names a file that does not fit, unless another one fits.
     saved(path, net, {keys[0]: nn.Linear(2, 2).state_dict(), keys[1]: None})
     reason = "numbers: last.ckpt has 2 parameters and the optimizer 7"
     assert capture.load(path).naming == reason

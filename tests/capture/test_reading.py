@@ -25,7 +25,7 @@ def trained(groups: bool = False) -> tuple[nn.Sequential, torch.optim.AdamW]:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
     parameters = list(model.parameters())
-    # As the Trainer of Hugging Face sorts them: what decays first, then what does not.
+    # In the order of Hugging Face's Trainer: with weight decay first, then without.
     sorted_ = [{"params": parameters[::2]}, {"params": parameters[1::2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(sorted_ if groups else parameters)
     for _ in range(2):
@@ -56,42 +56,42 @@ def read_all(path: Path) -> None:
 
 
 def rewrite(path: Path, change: object) -> None:
-    """Change the JSON that a snapshot says of itself."""
+    """Change the JSON metadata of a snapshot."""
     with safe_open(path, framework="pt") as file:
-        about = json.loads(file.metadata()[snapshot.KEY])
+        metadata = json.loads(file.metadata()[snapshot.KEY])
         tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
-    about = change(about) or about
-    text = about if isinstance(about, str) else json.dumps(about)
+    metadata = change(metadata) or metadata
+    text = metadata if isinstance(metadata, str) else json.dumps(metadata)
     save_file(tensors, path, metadata={snapshot.KEY: text})
 
 
-def test_the_library_reads_what_is_written_here(recorded: Path) -> None:
+def test_the_safetensors_library_reads_our_files(recorded: Path) -> None:
     with safe_open(recorded, framework="pt") as file:
-        about = json.loads(file.metadata()["qmaps_capture"])
-        assert len(about["tensors"]) == len(file.keys()) == 8
-        first = about["tensors"][0]
+        metadata = json.loads(file.metadata()["qmaps_capture"])
+        assert len(metadata["tensors"]) == len(file.keys()) == 8
+        first = metadata["tensors"][0]
         assert first == {
             "parameter": "0.weight", "state": "exp_avg", "shape": [4, 5], "dtype": "float32",
         }  # fmt: skip
         got = file.get_tensor("0")
     assert torch.equal(got, capture.load(recorded).tensor("0.weight", "exp_avg"))
-    assert (about["step"], about["optimizer"], about["format"]) == (2, "AdamW", 1)
-    whole = recorded.read_bytes()
-    header = int.from_bytes(whole[:8], "little")
+    assert (metadata["step"], metadata["optimizer"], metadata["format"]) == (2, "AdamW", 1)
+    content = recorded.read_bytes()
+    header = int.from_bytes(content[:8], "little")
     assert (8 + header) % 8 == 0
 
 
 def test_damage_anywhere_is_one_kind_of_error(recorded: Path) -> None:
-    whole = recorded.read_bytes()
-    for size in [*range(0, len(whole), 47), len(whole) - 1]:
-        recorded.write_bytes(whole[:size])
+    content = recorded.read_bytes()
+    for size in [*range(0, len(content), 47), len(content) - 1]:
+        recorded.write_bytes(content[:size])
         text = message(lambda: read_all(recorded))
         assert text.startswith(f"{str(recorded)!r} is "), text
-    header = 8 + int.from_bytes(whole[:8], "little")
+    header = 8 + int.from_bytes(content[:8], "little")
     generator = random.Random(0)
     refused = []
     for _ in range(600):  # within the header, where damage can change meaning
-        damaged = bytearray(whole)
+        damaged = bytearray(content)
         for _ in range(generator.choice([1, 1, 3])):
             damaged[generator.randrange(header)] = generator.randrange(256)
         recorded.write_bytes(damaged)
@@ -121,15 +121,15 @@ def test_metadata_that_is_nested_too_deeply_is_refused(
 
 def test_snapshots_that_cannot_be_read(recorded: Path, tmp_path: Path) -> None:
     shown = repr(str(recorded))
-    whole = recorded.read_bytes()
+    content = recorded.read_bytes()
 
     def after(change: object) -> str:
-        recorded.write_bytes(whole)
+        recorded.write_bytes(content)
         rewrite(recorded, change)
         return message(lambda: capture.load(recorded))
 
     unreadable = f"{shown} has qmaps metadata that cannot be read"
-    other = f"{shown} does not hold the tensors that its metadata lists"
+    mismatch = f"{shown} does not hold the tensors that its metadata lists"
     assert after(lambda a: a.update(format=2)) == (
         f"{shown} has capture format 2; the supported format is 1"
     )
@@ -140,12 +140,12 @@ def test_snapshots_that_cannot_be_read(recorded: Path, tmp_path: Path) -> None:
     assert after(lambda _: "[1]") == unreadable
     assert after(lambda a: a["scalars"]["0.weight"].update(step="2")) == unreadable
     assert after(lambda a: a["tensors"][0].update(dtype="float7")) == unreadable
-    assert after(lambda a: a["tensors"][0].update(dtype="int32")) == other
-    assert after(lambda a: a["tensors"][0].update(shape=[5, 4])) == other
-    assert after(lambda a: a["tensors"].pop() and None) == other
+    assert after(lambda a: a["tensors"][0].update(dtype="int32")) == mismatch
+    assert after(lambda a: a["tensors"][0].update(shape=[5, 4])) == mismatch
+    assert after(lambda a: a["tensors"].pop() and None) == mismatch
     recorded.write_bytes(b"")
     assert message(lambda: capture.load(recorded.parent)) == f"{shown} is empty"
-    recorded.write_bytes(whole[:100])
+    recorded.write_bytes(content[:100])
     assert message(lambda: capture.load(recorded)) == (
         f"{shown} is corrupt or truncated (Error while deserializing header: invalid header length)"
     )
@@ -157,9 +157,9 @@ def test_snapshots_that_cannot_be_read(recorded: Path, tmp_path: Path) -> None:
 
 
 def test_snapshots_without_the_later_parts_are_read(recorded: Path) -> None:
-    def early(about: dict[str, object]) -> None:
+    def early(metadata: dict[str, object]) -> None:
         for part in ("scalars", "parameters", "skipped"):
-            del about[part]
+            del metadata[part]
 
     rewrite(recorded, early)
     states = capture.load(recorded.parent)
@@ -214,7 +214,7 @@ def test_names_for_a_checkpoint(tmp_path: Path) -> None:
         states.tensor("0.bias", "exp_avg"), optimizer.state[model[0].bias]["exp_avg"]
     )
     shown = repr(str(path))
-    # A model has its parameters in another order than these groups, which is found out.
+    # A model with another order of parameters than these groups is detected.
     assert capture.load(path, names=model).fingerprint() == states.fingerprint()
     odd = {**optimizer.state_dict(), "param_groups": [{"params": [1, 0, 2, 3]}]}
     torch.save(odd, path)
@@ -281,9 +281,9 @@ def test_checkpoints_as_a_capture(tmp_path: Path) -> None:
     states = capture.load(out)
     assert states.steps == [2, 3]
     for parameter, state, lazy in states.lazies():
-        own = optimizer.state[dict(model.named_parameters())[parameter]][state]
-        assert lazy.dtype == own.dtype  # no dtype is rounded on the way
-        assert torch.equal(lazy.read(), own)
+        expected = optimizer.state[dict(model.named_parameters())[parameter]][state]
+        assert lazy.dtype == expected.dtype  # no dtype is rounded on the way
+        assert torch.equal(lazy.read(), expected)
     assert states.hyperparameters("0.bias")["betas"] == [0.9, 0.999]
     assert states.scalars("0.bias") == {"step": 3.0}
     small = torch.optim.AdamW([nn.Parameter(torch.ones(2))])

@@ -53,7 +53,7 @@ def test_every_optimizer_of_torch_is_recorded_bit_for_bit(name: str, tmp_path: P
             step(net, optimizer)
             if list(tmp_path.glob("step-*")):
                 break
-        kept = {
+        expected = {
             (label, key): value.clone().float() if torch.is_tensor(value) else value
             for label, parameter in net.named_parameters()
             for key, value in optimizer.state.get(parameter, {}).items()
@@ -62,7 +62,7 @@ def test_every_optimizer_of_torch_is_recorded_bit_for_bit(name: str, tmp_path: P
     assert states.optimizer == name
     assert states.step == 3
     compared = 0
-    for (label, key), value in kept.items():
+    for (label, key), value in expected.items():
         if torch.is_tensor(value) and key != "step":
             assert torch.equal(states.tensor(label, key), value)
             compared += 1
@@ -159,23 +159,23 @@ def layer_by_layer(
 
 @pytest.mark.parametrize("clear", [False, True])
 def test_the_recorder_counts_steps_itself(clear: bool, tmp_path: Path) -> None:
-    def made() -> tuple[list[nn.Linear], torch.optim.Optimizer]:
+    def built() -> tuple[list[nn.Linear], torch.optim.Optimizer]:
         layers = [nn.Linear(8, 8, bias=False) for _ in range(4)]
         return layers, torch.optim.AdamW(layer.weight for layer in layers)
 
-    layers, optimizer = made()
+    layers, optimizer = built()
     with StateRecorder(optimizer, tmp_path, every=5):
         layer_by_layer(optimizer, layers[:2], 10, clear=clear)
     assert load(tmp_path).steps == [5, 10, 15, 20]
-    # In another process: the states tell 10 steps, and the snapshots which of them these are.
+    # In another process: the states have 10 steps, and the snapshots identify them.
     state = optimizer.state_dict()
-    layers, optimizer = made()
+    layers, optimizer = built()
     with StateRecorder(optimizer, tmp_path, every=5):
         optimizer.load_state_dict(state)
         layer_by_layer(optimizer, layers[2:], 10, clear=clear)
         assert load(tmp_path).steps == [5, 10, 15, 20, 25, 30, 35, 40]
     with StateRecorder(optimizer, tmp_path / "at", every=5, start=100):
-        optimizer.load_state_dict(made()[1].state_dict())  # without states
+        optimizer.load_state_dict(built()[1].state_dict())  # without states
         layer_by_layer(optimizer, layers[:1], 5)
     assert load(tmp_path / "at").steps == [105]
 
@@ -306,13 +306,13 @@ def test_bad_optimizer_and_folder(tmp_path: Path) -> None:
 
 
 def test_names_of_a_group_that_is_added_later_may_repeat(tmp_path: Path) -> None:
-    one, other = nn.Linear(2, 2), nn.Linear(2, 2)
-    optimizer = torch.optim.AdamW(one.named_parameters())
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(first.named_parameters())
     with StateRecorder(optimizer, tmp_path):
-        for layers in ((one,), (one, other)):
+        for layers in ((first,), (first, second)):
             sum(layer(torch.ones(1, 2)).sum() for layer in layers).backward()
             optimizer.step()
-            if layers == (one,):
-                optimizer.add_param_group({"params": list(other.named_parameters())})
+            if layers == (first,):
+                optimizer.add_param_group({"params": list(second.named_parameters())})
     names = load(tmp_path).parameters()
     assert names == ["weight", "bias", "group1.param0", "group1.param1"]

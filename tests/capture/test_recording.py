@@ -53,7 +53,7 @@ def adamw(model: nn.Module, **options: object) -> torch.optim.AdamW:
 
 
 def tensors_in(state: dict[str, object]) -> dict[str, Tensor]:
-    """What must have been recorded, found independently of the recorder."""
+    """Tensors of a state, found without the recorder."""
     results = {}
     for name, value in state.items():
         if isinstance(value, list):
@@ -81,8 +81,8 @@ def test_every_optimizer_of_torch_bit_for_bit(
                 for label, p in model.named_parameters()
             }
     if stateless:
-        told = [str(w.message) for w in caught if "recorded" in str(w.message)]
-        assert told == ["SGD has no chosen tensor state at step 2; nothing was recorded"]
+        messages = [str(w.message) for w in caught if "recorded" in str(w.message)]
+        assert messages == ["SGD has no chosen tensor state at step 2; nothing was recorded"]
         assert list(tmp_path.iterdir()) == []
         return
     assert capture.load(tmp_path).steps == [2, 4]
@@ -103,10 +103,10 @@ def test_every_optimizer_of_torch_bit_for_bit(
             assert recorded[label][state].dtype == tensor.dtype
             assert torch.equal(recorded[label][state], tensor), (label, state)
             assert states.shape(label, state) == tuple(tensor.shape)
-        own = optimizer.state[dict(model.named_parameters())[label]]
-        numbers = {n: float(v) for n, v in own.items() if isinstance(v, (int, float))}
-        if "step" in own:
-            numbers["step"] = float(own["step"])
+        values = optimizer.state[dict(model.named_parameters())[label]]
+        numbers = {n: float(v) for n, v in values.items() if isinstance(v, (int, float))}
+        if "step" in values:
+            numbers["step"] = float(values["step"])
         assert states.scalars(label) == numbers
 
 
@@ -134,7 +134,7 @@ def test_memory_is_written_as_the_dtype_it_has(tmp_path: Path) -> None:
     path = recorder.record()
     assert path is not None
     states = capture.load(path)
-    seen = 0
+    count = 0
     for parameter, state, lazy in states.lazies():
         expected = optimizer.state[weight][state].contiguous().resolve_conj()
         assert parameter == "group0.param0"
@@ -142,11 +142,11 @@ def test_memory_is_written_as_the_dtype_it_has(tmp_path: Path) -> None:
         assert torch.equal(
             lazy.read().reshape(-1).view(torch.uint8), expected.reshape(-1).view(torch.uint8)
         ), state
-        seen += 1
-    assert seen == 13
+        count += 1
+    assert count == 13
     assert torch.signbit(states.tensor("group0.param0", "scalar"))
-    whole = path.read_bytes()
-    header = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     widths = {"C64": 8, "F64": 8, "I64": 8, "F32": 4, "BF16": 2}
     del header["__metadata__"]
     for entry in header.values():  # readers map the file: every tensor is aligned
@@ -180,7 +180,7 @@ def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
     assert torch.equal(capture.load(tmp_path).tensor("group0.param0", "s8"), torch.ones(8, 8))
 
 
-def test_quantized_states_are_recorded_as_what_they_decode_to(tmp_path: Path) -> None:
+def test_quantized_states_are_recorded_decoded(tmp_path: Path) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(128, 64)
     optimizer = qmaps.optim.AdamW8bit(layer.parameters(), min_quantized_size=16)

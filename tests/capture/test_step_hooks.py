@@ -1,4 +1,4 @@
-"""Steps that are counted once, and optimizers whose steps cannot be followed."""
+"""Steps count once, and optimizers with hidden steps are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> I
 
 
 def subclass(parent: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """Two classes, each of which calls the `step` of its parent, and which fail on demand."""
+    """A subclass of a subclass, each with a `step` that calls its parent's, and fails on demand."""
     parent([nn.Parameter(torch.ones(1))])  # torch wraps the step of the parent as well
 
     class Middle(parent):  # type: ignore[misc, valid-type]
@@ -70,7 +70,7 @@ def test_a_monitor_counts_such_a_step_once() -> None:
 
 
 class HandMade(torch.optim.Optimizer):
-    """A wrapper with hooks of its own making, as Lookahead of two packages has them."""
+    """A wrapper with its own hooks, as in the Lookahead of two packages."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.fast = inner
@@ -83,7 +83,7 @@ class HandMade(torch.optim.Optimizer):
 
 
 class PlainDicts(HandMade):
-    """One whose hooks cannot be registered at all."""
+    """A wrapper with plain dicts for hooks; nothing can be registered."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         super().__init__(inner)
@@ -91,7 +91,7 @@ class PlainDicts(HandMade):
 
 
 class Forwarding(torch.optim.Optimizer):
-    """A wrapper whose hooks are those of the optimizer inside, and whose own never run."""
+    """A wrapper that forwards hooks to the inner optimizer and never runs its own."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.fast = inner
@@ -134,7 +134,7 @@ def test_a_wrapper_without_hooks_names_the_optimizer_inside(
 
 def test_hooks_that_a_wrapper_shares_count_its_steps(tmp_path: Path) -> None:
     class Sharing(Forwarding):
-        """One whose own steps run hooks, too."""
+        """A wrapper that runs hooks in its own steps, too."""
 
     model = nn.Linear(80, 80)
     wrapped = Sharing(torch.optim.AdamW(model.parameters()))
@@ -145,7 +145,7 @@ def test_hooks_that_a_wrapper_shares_count_its_steps(tmp_path: Path) -> None:
 
 
 class InParts(torch.optim.Optimizer):
-    """A wrapper that steps one parameter after the other, as torch-optstate's does."""
+    """A wrapper that steps parameters one by one, like torch-optstate's."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.optimizer = inner
@@ -212,7 +212,7 @@ def test_parameters_may_be_removed_while_training(watch: str, tmp_path: Path) ->
         list(trained(model, optimizer, 1))
         gc.collect()
         assert pruned() is None
-    assert [str(each.message) for each in caught] == [
+    assert [str(warning.message) for warning in caught] == [
         "1 of 4 parameters were removed from the groups of AdamW8bit; "
         f"{type(watcher).__name__} goes on without them from the next step on"
     ]

@@ -39,7 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def call(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], tuple[int, str, str]]:
-    """Run a command in `place`; its exit code, output and errors."""
+    """Run a command in `place`; return its exit code, output and errors."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("COLUMNS", "160")
 

@@ -75,7 +75,7 @@ def test_capture_takes_the_options_of_another_framework(call, tmp_path: Path) ->
 
 
 @pytest.mark.filterwarnings("ignore:.*has no betas")
-def test_the_layout_of_another_framework_is_told(call, tmp_path: Path) -> None:
+def test_the_layout_of_another_framework_is_named(call, tmp_path: Path) -> None:
     folder = HERE / "paddle/momentum"
     code, printed, _ = call(
         f"sweep {folder} --out {tmp_path} --spec B64/nf4@4s --min-quantized-size 9"

@@ -44,7 +44,7 @@ def test_json(call) -> None:
     assert set(loaded) == {"versions", "backends", "processor", "steps", "findings"}
 
 
-def test_a_problem_is_told_by_the_exit_code(call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exit_code_shows_a_problem(call, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Finding(PROBLEM, "The native engine is missing.", "Run:", build.command())
     monkeypatch.setattr(doctor, "findings", lambda *_: [problem])
     code, out, _ = call("doctor --seconds 0")

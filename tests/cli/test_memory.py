@@ -69,9 +69,9 @@ def test_files_of_a_model(call: Any, tmp_path: Path) -> None:
     exact = optim.AdamW8bit(model.parameters()).memory().nbytes
     expected = {"numel": numel, "states": exact, "gradients": 2 * numel, "parameters": 2 * numel}
 
-    def check(name: str, **other: int) -> None:
+    def check(name: str, **changes: int) -> None:
         row = table(call, str(tmp_path / name))["8bit"]
-        assert {key: row[key] for key in expected} == {**expected, **other}, name
+        assert {key: row[key] for key in expected} == {**expected, **changes}, name
 
     check("config.json")
     assert table(call, f"{tmp_path} --dtype float32")["8bit"]["gradients"] == 4 * numel
@@ -90,7 +90,7 @@ def test_files_of_a_model(call: Any, tmp_path: Path) -> None:
     check(".")
 
 
-def test_what_is_refused(call: Any, tmp_path: Path) -> None:
+def test_bad_configs_are_refused(call: Any, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     for text, why in {
         "{": "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
@@ -113,10 +113,10 @@ def test_what_is_refused(call: Any, tmp_path: Path) -> None:
 
 def test_parameters_that_a_rule_does_not_step_are_of_adamw(call: Any) -> None:
     muon = table(call, "10K --optimizer Muon")["32bit"]
-    rest = 10_000 % 4096
-    assert muon["states"] == 4 * 10_000 + 4 * rest
+    unquantized = 10_000 % 4096
+    assert muon["states"] == 4 * 10_000 + 4 * unquantized
     out = call("memory 10K --optimizer Muon")[1]
-    assert f"AdamW has {rest:,} of them, which Muon does not step.\n" in out
+    assert f"AdamW has {unquantized:,} of them, which Muon does not step.\n" in out
     assert call("memory 7B --optimizer SOAP") == (
         2,
         "",
@@ -216,17 +216,17 @@ LAYOUTS: dict[str, Layout] = {
 
 def packed_llama(folder: Path, layout: Layout) -> None:
     """Write the weights of `LLAMA` with packed linear layers."""
-    held = {"model.embed_tokens.weight": torch.zeros(100, HIDDEN, dtype=torch.float16)}
-    held["lm_head.weight"] = torch.zeros(100, HIDDEN, dtype=torch.float16)
-    held["model.norm.weight"] = torch.zeros(HIDDEN, dtype=torch.float16)
+    tensors = {"model.embed_tokens.weight": torch.zeros(100, HIDDEN, dtype=torch.float16)}
+    tensors["lm_head.weight"] = torch.zeros(100, HIDDEN, dtype=torch.float16)
+    tensors["model.norm.weight"] = torch.zeros(HIDDEN, dtype=torch.float16)
     for layer in range(2):
         prefix = f"model.layers.{layer}."
         for name in ("input_layernorm", "post_attention_layernorm"):
-            held[f"{prefix}{name}.weight"] = torch.zeros(HIDDEN, dtype=torch.float16)
+            tensors[f"{prefix}{name}.weight"] = torch.zeros(HIDDEN, dtype=torch.float16)
         for name, shape in PROJECTIONS.items():
             for part, (dtype, size) in layout(*shape).items():
-                held[f"{prefix}{name}.{part}"] = torch.zeros(size, dtype=dtype)
-    save_file(held, folder / "model.safetensors")
+                tensors[f"{prefix}{name}.{part}"] = torch.zeros(size, dtype=dtype)
+    save_file(tensors, folder / "model.safetensors")
 
 
 LLAMA_NUMEL = 2 * 100 * HIDDEN + HIDDEN + 2 * (4 * HIDDEN**2 + 3 * HIDDEN * INNER + 2 * HIDDEN)
@@ -264,15 +264,15 @@ def test_packed_experts_of_gpt_oss(call: Any, tmp_path: Path) -> None:
         "quantization_config": {"quant_method": "mxfp4"},
     }  # fmt: skip
     model = transformers.GptOssForCausalLM(transformers.GptOssConfig(**config))
-    held = {}
+    tensors = {}
     for name, param in model.bfloat16().state_dict().items():
         if name.endswith(("gate_up_proj", "down_proj")):
             experts, size, out = param.shape
-            held[f"{name}_blocks"] = torch.zeros(experts, out, size // 32, 16, dtype=torch.uint8)
-            held[f"{name}_scales"] = torch.zeros(experts, out, size // 32, dtype=torch.uint8)
+            tensors[f"{name}_blocks"] = torch.zeros(experts, out, size // 32, 16, dtype=torch.uint8)
+            tensors[f"{name}_scales"] = torch.zeros(experts, out, size // 32, dtype=torch.uint8)
         else:
-            held[name] = param
-    save_file(held, tmp_path / "model.safetensors")
+            tensors[name] = param
+    save_file(tensors, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(config))
     row = table(call, str(tmp_path))["8bit"]
     numel = sum(param.numel() for param in model.parameters())
@@ -280,7 +280,7 @@ def test_packed_experts_of_gpt_oss(call: Any, tmp_path: Path) -> None:
 
 
 def test_buffers_are_no_parameters(call: Any, tmp_path: Path) -> None:
-    held = {
+    tensors = {
         "h.0.attn.bias": torch.zeros(1, 1, 64, 64),
         "h.0.attn.masked_bias": torch.tensor(-1e4),
         "h.0.attn.c_attn.bias": torch.zeros(24),
@@ -292,7 +292,7 @@ def test_buffers_are_no_parameters(call: Any, tmp_path: Path) -> None:
         "norm.num_batches_tracked": torch.tensor(3),
         "position_ids": torch.arange(64)[None],
     }
-    save_file(held, tmp_path / "model.safetensors")
+    save_file(tensors, tmp_path / "model.safetensors")
     assert table(call, str(tmp_path))["8bit"]["numel"] == 48
 
 
@@ -300,15 +300,15 @@ def test_the_dtype_of_a_config(call: Any, tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="the extra huggingface")
     path = tmp_path / "config.json"
     without = {key: value for key, value in LLAMA.items() if key != "dtype"}
-    for other, nbytes in (
+    for entry, nbytes in (
         ({"torch_dtype": "bfloat16"}, 2),
         ({"dtype": "float32"}, 4),
         ({}, 4),
         ({"quantization_config": {"quant_method": "mxfp4", "dtype": "int4"}}, 4),
     ):
-        path.write_text(json.dumps({**without, **other}))
+        path.write_text(json.dumps({**without, **entry}))
         row = table(call, str(path))["8bit"]
-        assert row["gradients"] == nbytes * row["numel"], other
+        assert row["gradients"] == nbytes * row["numel"], entry
     vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
     parts = {
         "architectures": ["LlavaForConditionalGeneration"],
@@ -347,7 +347,7 @@ def test_a_path_of_any_length(call: Any, tmp_path: Path) -> None:
         )
 
 
-def test_what_would_not_end_is_refused(call: Any, tmp_path: Path) -> None:
+def test_enormous_sizes_are_refused(call: Any, tmp_path: Path) -> None:
     assert call("memory 9008T") == (
         *(2, ""),
         "error: model='9008T' must be a size of at most 2**53 parameters\n",

@@ -1,4 +1,4 @@
-"""Names of a checkpoint's parameters, in every command that reads one."""
+"""Names of a checkpoint's parameters, in every command on checkpoints."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_names_that_do_not_go_with_the_states(call, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_why_there_are_no_names_is_said_before_the_code(call, tmp_path: Path) -> None:
+def test_the_reason_of_missing_names_is_printed_before_the_code(call, tmp_path: Path) -> None:
     code, out, _ = call(f"recommend optimizer.pt --steps 2 --bits 8.3 {PAIR} --out {tmp_path}")
     assert code == 0
     assert 0 < out.index("; --names gives them") < out.index("optimizer = AdamW(")
@@ -136,7 +136,7 @@ def test_names_are_neither_markup_nor_escapes(call, tmp_path: Path, capsys) -> N
 
 
 def widely(command: list[str]) -> tuple[int, str]:
-    """The exit code of a command and all that it prints, on long lines."""
+    """The exit code of a command and its output, on long lines."""
     text = io.StringIO()
     with pytest.MonkeyPatch.context() as setting, redirect_stdout(text), redirect_stderr(text):
         setting.setenv("COLUMNS", "400")

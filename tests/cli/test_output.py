@@ -1,4 +1,4 @@
-"""The command line where the terminal and the environment are not the usual ones."""
+"""The command line in unusual terminals and environments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def shell(command: str, folder: Path, **environment: str) -> tuple[int, str, str]:
-    """Run a command of a shell in a folder, where ``qmaps`` is this package."""
+    """Run a command of a shell in a folder; ``qmaps`` is this package."""
     done = subprocess.run(
         ["sh", "-c", f'qmaps() {{ {sys.executable} -m qmaps "$@"; }}; {command}'],
         cwd=folder,
@@ -33,7 +33,7 @@ def shell(command: str, folder: Path, **environment: str) -> tuple[int, str, str
 def test_closed_output_is_no_error(call, place: Path, tmp_path: Path) -> None:
     convert = f"qmaps convert optimizer.pt {tmp_path}/out.pt --to torch"
     assert shell(f"{convert} >&- 2>&- <&-", place) == (0, "", "")
-    # The file that is opened first would otherwise be descriptor 1, which is printed to.
+    # Otherwise the first opened file would be descriptor 1 and receive the output.
     written = (tmp_path / "out.pt").read_bytes()
     assert call(f"{convert[6:]} --overwrite")[0] == 0
     assert (tmp_path / "out.pt").read_bytes() == written
@@ -60,7 +60,7 @@ def test_paths_that_are_no_text(place: Path, tmp_path: Path) -> None:
     )
 
 
-def test_where_figures_are_shown_elsewhere_does_not_matter(place: Path, tmp_path: Path) -> None:
+def test_matplotlib_backend_of_the_environment_is_ignored(place: Path, tmp_path: Path) -> None:
     (tmp_path / "frames").mkdir()
     write_frame(tmp_path / "frames" / "update_error.parquet", FRAMES["update_error"])
     command = f"qmaps plot update_error --run {tmp_path} --out {tmp_path}/figure.png"

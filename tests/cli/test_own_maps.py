@@ -1,4 +1,4 @@
-"""``--load`` and ``--codebook``, and checkpoints whose map is not installed."""
+"""``--load`` and ``--codebook``, and checkpoints with maps from packages not installed."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def files(place: Path) -> Iterator[None]:
     (place / "mymaps.py").write_text(MODULE)
     values = [-1, -0.5, -0.1, 0, 0.1, 0.5, 1]
     (place / "mine.json").write_text(json.dumps({"label": "mine", "values": values}))
-    known, normalizers, path = dict(maps.REGISTRY), list(normalize.REGISTRY), list(sys.path)
+    registered, normalizers, path = dict(maps.REGISTRY), list(normalize.REGISTRY), list(sys.path)
     yield
-    forget(known, normalizers)
+    forget(registered, normalizers)
     sys.path[:] = path
     shutil.rmtree(place / "runs", ignore_errors=True)
 
 
-def forget(known: dict, normalizers: list) -> None:
+def forget(registered: dict, normalizers: list) -> None:
     maps.REGISTRY.clear()
-    maps.REGISTRY.update(known)
+    maps.REGISTRY.update(registered)
     normalize.REGISTRY[:] = normalizers
     own_maps.LOADED.clear()
 
@@ -57,10 +57,10 @@ def test_a_sweep_of_own_maps(call, place: Path) -> None:
 
 
 def test_values_of_a_loaded_map_are_part_of_a_sweep(call, place: Path) -> None:
-    known, normalizers = dict(maps.REGISTRY), list(normalize.REGISTRY)
+    registered, normalizers = dict(maps.REGISTRY), list(normalize.REGISTRY)
     command = "sweep states --spec B128/own-cubic@4u --load mymaps.py"
     assert call(command)[0] == 0
-    forget(known, normalizers)
+    forget(registered, normalizers)
     (place / "mymaps.py").write_text(MODULE.replace("i**3", "i**5"))
     assert call(command)[0] == 2
 
@@ -113,7 +113,7 @@ def test_bad_files_are_one_line(command: str, call, place: Path) -> None:
 
 
 def test_lint_warns_of_a_map_that_is_not_installed(call, place: Path) -> None:
-    known, normalizers = dict(maps.REGISTRY), list(normalize.REGISTRY)
+    registered, normalizers = dict(maps.REGISTRY), list(normalize.REGISTRY)
     own_maps.load_files([place / "mymaps.py"])
     net = torch.nn.Sequential(torch.nn.Linear(80, 64), torch.nn.Linear(64, 80))
     optimizer = AdamW(
@@ -125,7 +125,7 @@ def test_lint_warns_of_a_map_that_is_not_installed(call, place: Path) -> None:
     state_dict = optimizer.state_dict()
     torch.save(state_dict, place / "own.pt")
     dcp.save({"optimizer": state_dict}, checkpoint_id=place / "own-dcp", no_dist=True)
-    forget(known, normalizers)
+    forget(registered, normalizers)
     unknown = "spec='B128/own-cubic@4s': unknown map 'own-cubic'"
     for source in ("own.pt", "own-dcp"):
         code, out, _ = call(f"lint {source} --json")
@@ -139,4 +139,4 @@ def test_lint_warns_of_a_map_that_is_not_installed(call, place: Path) -> None:
         assert err.endswith(f"{unknown}; {NOT_INSTALLED}\n")
         code, out, _ = call(f"lint {source} --load mymaps.py --json")
         assert "not-installed" not in {row["check"] for row in json.loads(out)}
-        forget(known, normalizers)
+        forget(registered, normalizers)

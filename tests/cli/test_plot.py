@@ -31,19 +31,19 @@ def test_every_figure_is_listed(call) -> None:
         code, out, _ = call(command)
         assert code == 0
         assert all(name in out for name in plots())
-    results = {each["name"]: each for each in json.loads(call("plot --json")[1])}
+    results = {plot["name"]: plot for plot in json.loads(call("plot --json")[1])}
     assert set(PICTURES) <= set(results)
-    assert {each.draw for each in plots().values()} == set(figures.FIGURES.values())
+    assert {plot.draw for plot in plots().values()} == set(figures.FIGURES.values())
     assert results["pareto_exp_avg"]["title"] == PICTURES["pareto_exp_avg"][0].title
     assert results["pareto_exp_avg"]["frame"] == "sweep/sweep.parquet"
     assert results["replay"]["frame"] == "replay/summary.parquet"
 
 
-def test_a_run_draws_what_figures_draws(call, run: Path, tmp_path: Path) -> None:
+def test_plot_draws_the_figures_of_a_run(call, run: Path, tmp_path: Path) -> None:
     code, out, _ = call(f"plot loss_curves --run {run} --out {tmp_path}/new/l.png")
     assert (code, out) == (0, f"{tmp_path}/new/l.png\n")
-    (whole,) = lab.draw(run)
-    assert (tmp_path / "new" / "l.png").read_bytes() == whole.read_bytes()
+    (drawn,) = lab.draw(run)
+    assert (tmp_path / "new" / "l.png").read_bytes() == drawn.read_bytes()
     (run / "replay").mkdir()
     write_frame(run / "replay" / "summary.parquet", FRAMES["replay"])
     code, out, _ = call(f"plot replay --run {run} --out {tmp_path}/r.pdf --json")

@@ -1,4 +1,4 @@
-"""Commands that compute no tensor start without torch."""
+"""Commands without tensors start without torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FORMS = [
 
 
 def importing(forms: list[list[str]]) -> list[list[str]]:
-    """Which of these commands import torch or print nothing; the first one, all after it do."""
+    """Commands that import torch or print nothing; the process runs the rest after the first."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(forms)], capture_output=True, text=True
     )

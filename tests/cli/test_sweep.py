@@ -35,9 +35,9 @@ def test_the_tables(place: Path) -> None:
     rows = [row for _, rows in tables for row in rows]
     table = sweep.summarize(sweep.run(place / "states", SPECS)).set_index("quantizer")
     for row in rows:
-        known = table.loc[row["quantizer"]]
+        expected = table.loc[row["quantizer"]]
         for name in ("bits_per_element", "mean_abs_error"):
-            assert row[name] == known[name]
+            assert row[name] == expected[name]
     assert "B256/DE-sym@8s + B256/geometric@8u+qsr (8bit)" in [row["label"] for row in rows]
 
 
@@ -66,12 +66,12 @@ def test_one_table_of_the_presets(call, place: Path, tmp_path: Path) -> None:
     for name in presets:
         pair = str(pair_of(name))
         (line,) = [line for line in lines if line.startswith(f"{pair} ({name})")]
-        known = table.loc[pair]
+        expected = table.loc[pair]
         bits, *_, update, largest = line.split()[-5:]
-        assert bits == units.bits(known["bits_per_element"])
+        assert bits == units.bits(expected["bits_per_element"])
         assert (update, largest) == (
-            f"{known['mean_abs_error']:.3g}",
-            f"{known['max_abs_error']:.3g}",
+            f"{expected['mean_abs_error']:.3g}",
+            f"{expected['max_abs_error']:.3g}",
         )
     widths = [float(line.split()[-5]) for line in lines[: len(presets)]]
     assert widths == sorted(widths)
@@ -109,5 +109,5 @@ def test_a_share_of_each_tensor(call, tmp_path: Path) -> None:
     assert call(f"sweep states --out {tmp_path} --sample 50") == (
         2, "", "error: sample=50 must be above 0 and at most 1\n"
     )  # fmt: skip
-    kept = sweep.run("states", SPECS, sample=0.5, out=tmp_path / "sweep")  # the same sweep goes on
-    assert len(kept) == len(json.loads(out))
+    frame = sweep.run("states", SPECS, sample=0.5, out=tmp_path / "sweep")  # the same sweep goes on
+    assert len(frame) == len(json.loads(out))

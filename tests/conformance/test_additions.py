@@ -1,4 +1,4 @@
-"""What is added is one file: a copy of the package with six more files knows what they declare."""
+"""An addition is one file: a copy of the package with six more files declares all of them."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ figures.save = lambda figure, path: path.write_bytes(b"a picture")  # rendering 
 facts = {"package": qmaps.__file__}
 
 
-def told(section):
+def reported(section):
     try:
         facts[section.__name__] = section()
     except Exception:
@@ -166,27 +166,27 @@ def command(*arguments):
     return json.loads(out.getvalue())
 
 
-@told
+@reported
 def suite_of_maps():
     check_map(maps.Cubic)
 
 
-@told
+@reported
 def suite_of_normalizers():
     check_normalizer(normalize.Whole(), [maps.Cubic(4), maps.Linear(4), maps.DynamicExponent(4)])
 
 
-@told
+@reported
 def suite_of_optimizers():
     check_optimizer(optim.Heavy, lr=0.1)
 
 
-@told
+@reported
 def listed():
     return command("maps")
 
 
-@told
+@reported
 def run():
     pairs = ["B64/cubic@4s + whole/linear@4u"]
     page = lab.run(workloads.get("digits"), "run", steps=2, pairs=pairs, contenders=[])
@@ -201,7 +201,7 @@ def run():
     }
 
 
-@told
+@reported
 def drawn():
     frames = FRAMES | {"largest_errors": FRAMES["update_error"]}
     made = {name: getattr(figures, name)(frames[name]) for name in figures.FIGURES}
@@ -217,7 +217,7 @@ def trained(cls):
     return optimizer.state_dict()
 
 
-@told
+@reported
 def converted():
     marked, _ = convert_state_dict(trained(torch.optim.Adam), "marked")
     torch.save(marked, "marked.pt")
@@ -225,7 +225,7 @@ def converted():
     return {"formats": list(FORMATS), "source": back["source"]}
 
 
-@told
+@reported
 def optimized():
     saved = trained(optim.Heavy8bit)
     torch.save(saved, "heavy.pt")
@@ -251,7 +251,7 @@ print(json.dumps(facts))
 
 @pytest.fixture(scope="session")
 def facts(made_once: Callable[[str, Callable[[Path], None]], Path]) -> dict[str, Any]:
-    """What a process says that runs all of it once on the copy with the files in it."""
+    """Output of one process that uses all the added files in the copy."""
     folder = made_once("additions", _add)
     loaded: dict[str, Any] = json.loads((folder / "facts.json").read_text())
     return loaded
@@ -275,9 +275,9 @@ def _add(folder: Path) -> None:
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])},
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    told = done.stdout.splitlines()[-1]
-    assert Path(json.loads(told)["package"]).is_relative_to(folder)
-    (folder / "facts.json").write_text(told)
+    facts = done.stdout.splitlines()[-1]
+    assert Path(json.loads(facts)["package"]).is_relative_to(folder)
+    (folder / "facts.json").write_text(facts)
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.slow]

@@ -1,4 +1,4 @@
-"""What holds for every normalizer with every map: `qmaps.testing.normalizers`.
+"""Checks for every normalizer with every map: `qmaps.testing.normalizers`.
 
 Every check meets every normalizer and every map; ``make fuzz`` runs all their products.
 """
@@ -27,18 +27,18 @@ NORMALIZERS = list(normalizers())
 def test_compositions(check: Check, normalizer: Normalizer, device: torch.device) -> None:
     maps = [map_ for map_ in representatives(4) if map_.log_domain == normalizer.log_domain]
     if "QMAPS_FUZZ" not in os.environ:
-        alike = [each for each in NORMALIZERS if each.log_domain == normalizer.log_domain]
+        alike = [n for n in NORMALIZERS if n.log_domain == normalizer.log_domain]
         first = CHECKS.index(check) + alike.index(normalizer)
         maps = [
-            own[number % len(own)]
+            of_sign[number % len(of_sign)]
             for signed in (True, False)
-            if (own := [map_ for map_ in maps if map_.signed == signed])
-            for number in range(first, first + len(own), len(alike))
+            if (of_sign := [map_ for map_ in maps if map_.signed == signed])
+            for number in range(first, first + len(of_sign), len(alike))
         ]
     run(check, normalizer, maps, device)
 
 
-def test_a_wrong_normalizer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_normalizer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def doubled(self: BlockWise, scales: Scales, shape: Shape) -> torch.Tensor:
         return 2 * expand(self, scales, shape)
 
@@ -61,8 +61,8 @@ def test_cuda_gives_the_bits_of_the_cpu() -> None:
             frozen = q.fit(x)
             for quantizer in (frozen, dataclasses.replace(frozen, rounding=Rounding.STOCHASTIC)):
                 with about(quantizer):
-                    here, there = quantizer.quantize(x), quantizer.quantize(x.cuda())
-                    assert torch.equal(here.packed, there.packed.cpu())
-                    for ours, theirs in zip(here.scales, there.scales, strict=True):
+                    on_cpu, on_gpu = quantizer.quantize(x), quantizer.quantize(x.cuda())
+                    assert torch.equal(on_cpu.packed, on_gpu.packed.cpu())
+                    for ours, theirs in zip(on_cpu.scales, on_gpu.scales, strict=True):
                         assert torch.equal(ours, theirs.cpu())
-                    assert torch.equal(here.dequantize(), there.dequantize().cpu())
+                    assert torch.equal(on_cpu.dequantize(), on_gpu.dequantize().cpu())

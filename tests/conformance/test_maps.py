@@ -1,4 +1,4 @@
-"""What holds for every map: `qmaps.testing.maps`, for each class at all of its widths."""
+"""Checks for every map: `qmaps.testing.maps`, for each class at all of its widths."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Wrong(Map):
         return torch.linspace(1, -1, 2**self.bits, dtype=torch.float64)  # descending
 
 
-def test_a_wrong_map_is_told() -> None:
+def test_a_wrong_map_fails() -> None:
     with pytest.raises(AssertionError) as caught:
         check_map(Wrong)
     assert "of wrong@2s" in caught.value.__notes__[0]

@@ -37,9 +37,9 @@ def test_a_map_without_an_8_bit_form_is_known_everywhere(capsys) -> None:
         with pytest.raises(ValueError, match="narrow must be signed"):
             Narrow.near(4, signed=False)
         assert "narrow@5s" in set(_map_curves()["map"])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as caught:
             main(["maps", "--json"])
-        assert left.value.code == 0
+        assert caught.value.code == 0
         rows = {row["map"]: row for row in json.loads(capsys.readouterr().out)["maps"]}
         assert rows["narrow"]["widths"] == {"s": "3-5"}
         with pytest.raises(SystemExit):
@@ -55,9 +55,9 @@ def test_a_log_map_of_another_name_is_shown(capsys) -> None:
         """log2 by another name."""
 
     try:
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as caught:
             main(["maps", "finer@3u", "--json"])
-        assert left.value.code == 0
+        assert caught.value.code == 0
         assert len(json.loads(capsys.readouterr().out)["values"]) == 8
     finally:
         del maps.REGISTRY["finer"]

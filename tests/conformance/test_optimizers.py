@@ -1,4 +1,4 @@
-"""What holds for every optimizer: `qmaps.testing.check_optimizer`."""
+"""Checks for every optimizer: `qmaps.testing.check_optimizer`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_optimizers(name: str) -> None:
 
 
 class Forgetful(SGD):
-    """Leaves its state as it was, on the reference alone."""
+    """Keeps its old state, on the reference alone."""
 
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
@@ -36,7 +36,7 @@ class Forgetful(SGD):
         super().update(param, grad, {k: v.clone() for k, v in states.items()}, scalars)
 
 
-def test_a_wrong_optimizer_is_told() -> None:
+def test_a_wrong_optimizer_fails() -> None:
     with pytest.raises(AssertionError) as caught:
         check_optimizer(Forgetful, lr=0.1, momentum=0.9)
     assert caught.value.__notes__ == [
@@ -54,7 +54,7 @@ def test_mirrored_gradients_train_mirrored(name: str, preset: str) -> None:
 
 
 @pytest.mark.parametrize("first", ["B256/DE@8s", "B128/DE@4s+sr"])
-def test_a_map_without_minus_one_is_told(first: str) -> None:
+def test_a_map_without_minus_one_fails(first: str) -> None:
     make = Make(Adam, state_quantizers=f"{first} + B256/DE-0@8u", min_quantized_size=0)
     with pytest.raises(AssertionError, match=r"^0\.\d+ times as far$"):
         mirrored_gradients_train_mirrored(make)

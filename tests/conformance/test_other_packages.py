@@ -1,4 +1,4 @@
-"""A package that is installed beside qmaps brings parts of its own, by its metadata alone."""
+"""A package installed beside qmaps adds parts of its own, by its metadata alone."""
 
 from __future__ import annotations
 
@@ -111,22 +111,22 @@ format = brought:offset
 
 SCRIPT = """
 import json, warnings
-with warnings.catch_warnings(record=True) as told:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     import torch, qmaps
-messages = [str(w.message) for w in told if "entry point" in str(w.message)]
+messages = [str(w.message) for w in caught if "entry point" in str(w.message)]
 assert len(messages) == 1, messages
 assert messages[0].startswith("entry point 'nothing' of qmaps.maps is ignored: AttributeError")
 
-with warnings.catch_warnings(record=True) as told:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     from qmaps import figures
     from qmaps.capture.conversion import FORMATS, convert_state_dict
-assert [str(w.message) for w in told] == [
+assert [str(w.message) for w in caught] == [
     "entry point 'figure' of qmaps.figures is ignored: it is not a figure declared by "
     "qmaps.figures.figure",
     "entry point 'format' of qmaps.formats is ignored: it is not a subclass of Format with a name",
-], [str(w.message) for w in told]
+], [str(w.message) for w in caught]
 assert list(FORMATS) == ["bitsandbytes", "marked", "torchao", "qmaps", "torch"]
 layer = torch.nn.Linear(9, 8)
 adam = torch.optim.Adam(layer.parameters())
@@ -171,14 +171,14 @@ except SystemExit as left:
 
 
 @pytest.mark.slow
-def test_what_another_package_brings(tmp_path: Path) -> None:
-    about = tmp_path / "brought-1.0.dist-info"
-    about.mkdir()
+def test_parts_of_another_package(tmp_path: Path) -> None:
+    metadata = tmp_path / "brought-1.0.dist-info"
+    metadata.mkdir()
     (tmp_path / "brought.py").write_text(MODULE)
     (tmp_path / "brought_figures.py").write_text(FIGURES)
     (tmp_path / "brought_formats.py").write_text(FORMATS)
-    (about / "METADATA").write_text(METADATA)
-    (about / "entry_points.txt").write_text(ENTRY_POINTS)
+    (metadata / "METADATA").write_text(METADATA)
+    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
     paths = os.pathsep.join([str(tmp_path), str(Path(qmaps.__file__).parents[1])])
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
@@ -230,9 +230,9 @@ def test_a_package_that_exits_or_has_our_names_is_left_out(
         EntryPoint("one", "brought_exit:Map", "qmaps.maps"),
         EntryPoint("two", "brought_de:Cubic", "qmaps.maps"),
     ]
-    with pytest.warns(UserWarning, match="is ignored") as told:
+    with pytest.warns(UserWarning, match="is ignored") as caught:
         assert list(load_entry_points(EntryPoints(points))) == []
-    assert [str(warning.message) for warning in told] == [
+    assert [str(warning.message) for warning in caught] == [
         "entry point 'one' of qmaps.maps is ignored: SystemExit: 3",
         "entry point 'two' of qmaps.maps is ignored: BadValueError: name='de' is the name of a "
         "built-in map",

@@ -11,7 +11,7 @@ from tests.cuda import emulation
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> emulation.EmulatedEngine:
-    """An engine that runs kernels on CPU tensors."""
+    """An engine for kernels on CPU tensors."""
     if emulation.CXX is None:
         pytest.skip("no C++ compiler to emulate kernels with")
     return emulation.EmulatedEngine(request.config.cache.mkdir("cuda-emulation"))

@@ -1,4 +1,4 @@
-"""Emulated steps look at states, parameters and gradients before each step, as others do."""
+"""Emulated steps check states, parameters and gradients before each step, like other engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVRTC compiles kernels without a GPU; what is missing is said."""
+"""NVRTC compiles kernels without a GPU, and errors name missing parts."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @needs_nvrtc
 def test_compiled_kernels_are_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = compiler.compiled(GRIDS, "sm_90")
-    (kept,) = cache.iterdir()
+    (cached,) = cache.iterdir()
     with monkeypatch.context() as patch:
         patch.setattr(compiler, "_program", lambda *_: pytest.fail("compiled again"))
         assert compiler.compiled(GRIDS, "sm_90") == first
-        # It has all kernels of its file that are no templates.
+        # It has all kernels of its file except templates.
         assert compiler.compiled(kernel("find_tensor_ends"), "sm_90").code == first.code
         assert usage(first)["registers"] > 10
-    kept.write_text("{half of a")
+    cached.write_text("{half of a")
     assert compiler.compiled(GRIDS, "sm_90").code == first.code
-    assert json.loads(kept.read_text())["symbols"][str(GRIDS)] == first.symbol
+    assert json.loads(cached.read_text())["symbols"][str(GRIDS)] == first.symbol
 
 
 @needs_nvrtc
@@ -57,14 +57,14 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
 
 
 @needs_nvrtc
-def test_what_does_not_compile_is_said() -> None:
+def test_compile_errors_are_reported() -> None:
     with pytest.raises(BackendError, match=r"arch='sm_70' is not supported by this NVRTC"):
         compiler.compile_now(GRIDS, "sm_70")
     with pytest.raises(BackendError, match=r"nothing<1> does not compile for sm_90"):
         compiler.compile_now(Entry("step.cuh", "nothing<1>"), "sm_90")
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available():
         cuda = qmaps.backends()[2]
         assert not cuda.available
@@ -142,11 +142,11 @@ def test_nvrtc_is_looked_for(
 
 def test_devices_must_be_one() -> None:
     q = qmaps.quantizer("B64/DE@8s")
-    made = q.quantize(torch.randn(100))
-    mixed = qmaps.QuantizedTensor(q, (100,), made.packed.to("meta"), made.scales)
+    quantized = q.quantize(torch.randn(100))
+    mixed = qmaps.QuantizedTensor(q, (100,), quantized.packed.to("meta"), quantized.scales)
     with pytest.raises(BadValueError) as caught:
         mixed.dequantize()
     assert str(caught.value) == "scales are on cpu and codes on meta; move both to one device"
     with pytest.raises(BadValueError, match="out must be on cpu, got meta"):
         q.quantize(torch.randn(100), out=mixed)
-    assert cuda_engine(made.packed, mixed.packed) is None
+    assert cuda_engine(quantized.packed, mixed.packed) is None

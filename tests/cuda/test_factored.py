@@ -30,14 +30,14 @@ EVERY = pytest.mark.parametrize(("kind", "options"), KINDS)
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many parameters each step took on the device."""
+def stepped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts of parameters stepped on the device, one for each step."""
     counts: list[int] = []
     run = CudaPlan.run
 
-    def counted(self: CudaPlan, *given: Any) -> None:
+    def counted(self: CudaPlan, *arguments: Any) -> None:
         counts.append(len(self._params))
-        run(self, *given)
+        run(self, *arguments)
 
     monkeypatch.setattr(CudaPlan, "run", counted)
     return counts
@@ -63,16 +63,16 @@ def test_steps(
     kind: type[QuantizedOptimizer],
     options: dict[str, Any],
     on_device: EmulatedEngine,
-    taken: list[int],
+    stepped: list[int],
 ) -> None:
     ours = trained(kind, options, torch.float32)
-    assert taken == [len(SHAPES)] * 2
+    assert stepped == [len(SHAPES)] * 2
     with use_backend("reference"):
         assert_same(ours, trained(kind, options, torch.float32))
 
 
 def test_gradients_under_a_scale_and_steps_left_out(
-    on_device: EmulatedEngine, taken: list[int]
+    on_device: EmulatedEngine, stepped: list[int]
 ) -> None:
     def run() -> QuantizedOptimizer:
         kind, options = KINDS[0]
@@ -88,6 +88,6 @@ def test_gradients_under_a_scale_and_steps_left_out(
         return optimizer
 
     ours = run()
-    assert taken == [len(SHAPES)] * 5
+    assert stepped == [len(SHAPES)] * 5
     with use_backend("reference"):
         assert_same(ours, run())

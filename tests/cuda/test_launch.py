@@ -1,4 +1,4 @@
-"""Calls of the driver, recorded by a fake one that `ctypes` calls as it calls a real one."""
+"""Calls of the driver through `ctypes`, recorded by a fake driver."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.slow
 
 ENTRY = kernel("find_maxima", "float")
 CONTEXT, MODULE, FUNCTION, STREAM = 0xC0FFEE << 32, 0x1234 << 32, 0x9ABC << 32, 0x77 << 32
-"""Addresses that are more than 32 bits, which `ctypes` cuts off where a type is missing."""
+"""Addresses of more than 32 bits; `ctypes` truncates them if a type is missing."""
 
 
 class FakeDriver:
-    """Functions of the driver's types; `calls` has the names and what they were told."""
+    """Functions with the driver's types; `calls` has their names and arguments."""
 
     _name = "libfake.so"
 
@@ -65,8 +65,8 @@ class FakeDriver:
         to[0] = FUNCTION
         return module, symbol
 
-    def LaunchKernel(self, function: int, *rest: Any) -> tuple[Any, ...]:
-        *sizes, shared, stream, arguments, extra = rest
+    def LaunchKernel(self, function: int, *settings: Any) -> tuple[Any, ...]:
+        *sizes, shared, stream, arguments, extra = settings
         # The structure's size is known to the function; the driver copies it from here.
         address, size = arguments[0], layout.TENSOR.itemsize
         words = np.frombuffer(ctypes.string_at(address, size), layout.TENSOR)[0]
@@ -77,8 +77,8 @@ class FakeDriver:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    made = FakeDriver()
-    monkeypatch.setattr(libraries, "driver", lambda: Library(made, DRIVER))
+    driver = FakeDriver()
+    monkeypatch.setattr(libraries, "driver", lambda: Library(driver, DRIVER))
     device = SimpleNamespace(major=9, minor=0, multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
@@ -86,7 +86,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
     code = compiler.Compiled(b"\x7fELF", "_Z3max", "")
     monkeypatch.setattr(compiler, "compiled", lambda entry, arch: code)
-    return made
+    return driver
 
 
 def test_a_kernel_is_loaded_once_and_launched(fake: FakeDriver) -> None:
@@ -114,7 +114,7 @@ def test_a_kernel_is_loaded_once_and_launched(fake: FakeDriver) -> None:
     ]
 
 
-def test_what_the_driver_refuses_is_said(fake: FakeDriver) -> None:
+def test_errors_of_the_driver_are_reported(fake: FakeDriver) -> None:
     engine = CudaEngine(torch.device("cuda", 1))
     task = np.zeros((), dtype=layout.TENSOR)
     for name, status, text in (
@@ -128,7 +128,7 @@ def test_what_the_driver_refuses_is_said(fake: FakeDriver) -> None:
         assert str(caught.value) == f"find_maxima<float> failed on cuda:1: {name} returns {text}"
     fake.fails.clear()
     engine.launch(ENTRY, 1, task)
-    # One that was not loaded is loaded again; the last two launches used what there was.
+    # A kernel not yet loaded is loaded again; the last two launches used loaded ones.
     assert [call[0] for call in fake.calls].count("cuModuleLoadData") == 3
     del fake.cuLaunchKernel
     with pytest.raises(BackendError) as caught:
@@ -136,7 +136,7 @@ def test_what_the_driver_refuses_is_said(fake: FakeDriver) -> None:
     assert str(caught.value) == "libfake.so has no cuLaunchKernel; install a newer one"
 
 
-def test_a_driver_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise OSError(f"{name}: no such file")
 

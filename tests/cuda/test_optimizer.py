@@ -49,7 +49,7 @@ pytestmark = pytest.mark.slow
 
 SHAPES = ((96, 50), (5000,), (7, 3), (2049,))
 QUANTIZED = tuple(shape for shape in SHAPES if shape != (7, 3))
-"""Without the small one, whose states are float32: a kernel of its own for every rule."""
+"""Without the small one: its float32 states need a separate kernel for every rule."""
 RULE_OPTIONS: tuple[tuple[type[QuantizedOptimizer], dict[str, Any]], ...] = (
     (optim.Adam, {"weight_decay": 0.1}),
     (optim.AdamW, {"weight_decay": 0.1, "maximize": True}),
@@ -80,8 +80,8 @@ def parameters(
     dtype: torch.dtype = torch.float32, shapes: tuple[tuple[int, ...], ...] = SHAPES
 ) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1)
-    made = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
-    return [p.requires_grad_() for p in made]
+    values = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    return [p.requires_grad_() for p in values]
 
 
 def set_gradients(params: list[Tensor], number: int) -> None:
@@ -142,10 +142,10 @@ def assert_as_reference(
 def test_every_rule(
     kind: type[QuantizedOptimizer], options: dict[str, Any], on_device: EmulatedEngine
 ) -> None:
-    """With one preset for each class, in turns; ``make fuzz`` has all, and states of float32."""
+    """With one preset for each class, in turns; ``make fuzz`` runs all, and float32 states."""
     presets, shapes = ("8bit", "4bit", "paper-4bit"), SHAPES
     if "QMAPS_FUZZ" not in os.environ:
-        classes = list(dict.fromkeys(each for each, _ in RULE_OPTIONS))
+        classes = list(dict.fromkeys(cls for cls, _ in RULE_OPTIONS))
         presets, shapes = (presets[classes.index(kind) % 3],), QUANTIZED
     for preset in presets:
         options = {**options, "state_quantizers": preset}
@@ -193,7 +193,9 @@ def test_every_kind_of_format(
         {"state_quantizers": "lowrank2(B64/DE@8s)+B64/DE@4s + rank1/linear@4u"},
     ],
 )
-def test_what_only_the_reference_knows(options: dict[str, Any], on_device: EmulatedEngine) -> None:
+def test_unsupported_quantizers_step_on_the_reference(
+    options: dict[str, Any], on_device: EmulatedEngine
+) -> None:
     ours = trained(optim.AdamW, 3, torch.float32, options)
     assert ours.engine_counts().get("reference", 0) == sum(np.prod(shape) > 100 for shape in SHAPES)
     with use_backend("reference"):
@@ -271,7 +273,7 @@ def test_split_master_weights(
     bits = {"bf16+8": 8, "bf16+16": 16}[form]
     assert {name.split(", ")[1] for name in kinds} == {f"Split<std::int{bits}_t>"}
     remainders = [state["master_remainder"] for state in optimizer.state.values()]
-    assert all(bool(each.any()) for each in remainders)
+    assert all(bool(remainder.any()) for remainder in remainders)
 
 
 def test_groups_and_changing_hyper_parameters(on_device: EmulatedEngine) -> None:
@@ -321,19 +323,19 @@ def test_a_plan_repeats(on_device: EmulatedEngine) -> None:
 def test_gradients_do_not_outlive_their_step(on_device: EmulatedEngine) -> None:
     param = torch.nn.Parameter(torch.zeros(5000))
     optimizer = optim.AdamW8bit([param])
-    seen = []
+    references = []
     for _ in range(2):
         param.grad = torch.ones_like(param)
-        seen.append(weakref.ref(param.grad))
+        references.append(weakref.ref(param.grad))
         optimizer.step()
         param.grad = None
     assert on_device.launched
-    assert [each() is None for each in seen] == [True, True]
+    assert [reference() is None for reference in references] == [True, True]
 
 
 def test_state_dict_goes_between_engines(on_device: EmulatedEngine) -> None:
     options = {"state_quantizers": "paper-4bit", "min_quantized_size": 100}
-    whole = trained(optim.AdamW, 4, torch.float32, {"state_quantizers": "paper-4bit"})
+    uninterrupted = trained(optim.AdamW, 4, torch.float32, {"state_quantizers": "paper-4bit"})
     half = trained(optim.AdamW, 2, torch.float32, {"state_quantizers": "paper-4bit"})
     saved = io.BytesIO()
     torch.save(half.state_dict(), saved)
@@ -350,7 +352,7 @@ def test_state_dict_goes_between_engines(on_device: EmulatedEngine) -> None:
                     resumed.step()
             else:
                 resumed.step()
-        assert_same(resumed, whole)
+        assert_same(resumed, uninterrupted)
 
 
 def test_overflow_leaves_out_the_step(on_device: EmulatedEngine) -> None:
@@ -379,10 +381,10 @@ def test_overflow_leaves_out_the_step(on_device: EmulatedEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("taken", "dtype"), [(2**24 - 2, torch.float32), (2**32 - 2, torch.float64)]
+    ("steps", "dtype"), [(2**24 - 2, torch.float32), (2**32 - 2, torch.float64)]
 )
 def test_steps_beyond_float32_and_32_bits(
-    taken: int, dtype: torch.dtype, on_device: EmulatedEngine
+    steps: int, dtype: torch.dtype, on_device: EmulatedEngine
 ) -> None:
     quantizers = {"exp_avg": "B128/DE@8s+sr", "exp_avg_sq": "rank1/linear@4u+sr"}
 
@@ -390,7 +392,7 @@ def test_steps_beyond_float32_and_32_bits(
         options = {"state_quantizers": quantizers, "stochastic_rounding": True, "seed": 3}
         optimizer = trained(optim.AdamW, 1, torch.bfloat16, options)
         for state in optimizer.state.values():
-            state["step"] = torch.tensor(taken, dtype=dtype)
+            state["step"] = torch.tensor(steps, dtype=dtype)
         for number in range(4):
             set_gradients(optimizer.param_groups[0]["params"], number)
             optimizer.step()
@@ -398,7 +400,7 @@ def test_steps_beyond_float32_and_32_bits(
 
     ours = run()
     assert any(name.startswith("step<") for name in on_device.launched)
-    assert {int(state["step"]) for state in ours.state.values()} == {taken + 4}
+    assert {int(state["step"]) for state in ours.state.values()} == {steps + 4}
     with use_backend("reference"):
         assert_same(ours, run())
 
@@ -426,7 +428,7 @@ def test_gradients_that_are_not_finite(policy: str, on_device: EmulatedEngine) -
         assert_same(ours, run())
 
 
-def test_what_it_cannot_follow_goes_to_the_reference(on_device: EmulatedEngine) -> None:
+def test_unsupported_layouts_step_on_the_reference(on_device: EmulatedEngine) -> None:
     def run() -> QuantizedOptimizer:
         params = parameters()
         with torch.no_grad():
@@ -444,7 +446,7 @@ def test_what_it_cannot_follow_goes_to_the_reference(on_device: EmulatedEngine) 
         assert_same(ours, run())
 
 
-def test_what_has_no_elements_at_its_address_goes_to_the_reference(
+def test_tensors_without_elements_at_their_address_step_on_the_reference(
     on_device: EmulatedEngine,
 ) -> None:
     params = [p if n else Wrapped(p.detach()) for n, p in enumerate(parameters())]
@@ -542,12 +544,12 @@ def test_step_scalars_have_the_hosts_bits(
     )
     library.value.restype = ctypes.c_double
     for constant in KINDS:
-        given = np.zeros((), dtype=STEP_SCALAR)
+        structure = np.zeros((), dtype=STEP_SCALAR)
         for name in ("kind", "a", "b", "c"):
-            given[name] = getattr(constant, name)
+            structure[name] = getattr(constant, name)
         for step in (1, 2, 3, 6, 7, 8, 99, 1000, 54321, 100_000, 2**24 + 1, 2**33 + 1):
             before = 0.75 ** min(step, 300)
-            arguments = ctypes.c_void_p(given.ctypes.data), ctypes.c_uint64(step)
+            arguments = ctypes.c_void_p(structure.ctypes.data), ctypes.c_uint64(step)
             actual = library.value(*arguments, ctypes.c_float(before))
             (expected,) = values_at([constant], step, ctypes.c_float(before).value)
             assert actual.hex() == expected.hex(), (constant, step)

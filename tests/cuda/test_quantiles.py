@@ -69,7 +69,7 @@ def test_every_size(on_device: EmulatedEngine) -> None:
 def test_half_precision(dtype: torch.dtype, on_device: EmulatedEngine) -> None:
     for n, num in ((1, 2), (5, 7), (4097, 256)):
         assert_as_reference((normal(n) * 3).to(dtype), num)
-    # All bits that a number can have, and each more than once.
+    # All bit patterns of a number, each more than once.
     every = torch.arange(-(2**15), 2**15, 5, dtype=torch.int32).to(torch.int16).view(dtype)
     assert_as_reference(every[every.isfinite()].repeat(2), 300, 0.0, METHODS[:2])
 
@@ -106,12 +106,12 @@ def test_sums_go_on_from_one_batch_of_chunks_to_the_next(
     with use_backend("reference"):
         expected = quantiles.sram(x, 40, 7)
     assert bits(quantiles.sram(x, 40, 7)) == bits(expected)
-    # 1000 chunks of seven in batches of 150, and what is left; sums of more than 128 rows.
+    # 1000 chunks of seven in batches of 150, and a remainder; sums of more than 128 rows.
     assert len(on_device.launched) == 2 * (7 + 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_what_is_not_finite_is_counted(dtype: torch.dtype, on_device: EmulatedEngine) -> None:
+def test_nan_and_infinity_are_counted(dtype: torch.dtype, on_device: EmulatedEngine) -> None:
     for n in (3, 4999):
         x = normal(n).to(dtype)
         x[0], x[n // 2], x[-1] = -math.nan, -math.inf, math.inf
@@ -147,7 +147,7 @@ def test_the_block_sorts(log: int, device: EmulatedEngine, request: pytest.Fixtu
     library = build(source_of("sort.cuh"), code, request.config.cache.mkdir("cuda-emulation"))
     size = 1 << log
     random = torch.randint(2**32, (layout.SORTED,), generator=generator())
-    # Of zeros and ones, which a network sorts all or not at all.
+    # Zeros and ones: a network that sorts all of these sorts everything.
     for keys in (random, random % 2 * (2**32 - 1), random % 5, random.sort().values):
         expected = keys.view(-1, size).sort(dim=1).values.view(-1)
         for fibers in (True, False):

@@ -1,4 +1,4 @@
-"""What kernels are compiled from agrees with Python, or does not compile."""
+"""Sources of kernels agree with Python, or do not compile."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def anew(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Sources are made without the cache, of what a test changes."""
+    """Build sources without the cache, from a test's changes."""
     monkeypatch.setattr(source, "source_of", source_of.__wrapped__)
     return monkeypatch
 
 
 @pytest.fixture
 def folder(device: EmulatedEngine) -> Path:
-    """Where the headers of the other tests are; each is found by all of its source."""
+    """Folder of the other tests' headers, each named by its complete source."""
     return device.folder
 
 

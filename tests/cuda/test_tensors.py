@@ -56,7 +56,7 @@ INPUTS = (
     ((5, 3, 7), torch.float16),
     ((), torch.float32),
 )
-"""Each takes a kernel of its own, by its dtype or by a block that is cut to its size."""
+"""Each needs a separate kernel, for its dtype or for a block cut to its size."""
 
 
 def assert_as_reference(q: qmaps.Quantizer, x: Tensor, key: RoundingKey | None = None) -> None:
@@ -84,7 +84,7 @@ def sample(shape: tuple[int, ...], dtype: torch.dtype, *, signed: bool) -> Tenso
 @pytest.mark.parametrize("rounding", ["", "+sr"])
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_kind_of_scale(spec: str, rounding: str, on_device: EmulatedEngine) -> None:
-    """On all inputs for one spec of each kind; for all specs under ``make fuzz``."""
+    """All inputs for one spec of each kind; ``make fuzz`` runs all specs."""
     q = qmaps.quantizer(spec + rounding)
     key = RoundingKey(seed=5, tensor=3, step=7, offset=2) if rounding else None
     everything = "QMAPS_FUZZ" in os.environ or spec + rounding in ON_ALL_INPUTS
@@ -134,7 +134,7 @@ def test_subnormals_and_the_ends_of_float32(on_device: EmulatedEngine) -> None:
 
 
 def test_views_that_begin_anywhere(on_device: EmulatedEngine) -> None:
-    # Wide accesses need addresses that those have not.
+    # These addresses do not allow wide accesses.
     memory = torch.randn(5000)
     halves = torch.randn(5000).bfloat16()
     for start in (1, 2, 3):
@@ -193,9 +193,9 @@ def test_guesses_are_lower_bounds_that_the_halvings_reach() -> None:
         negative, sides = bits >> 31 != 0, len(actual.counts) - actual.buckets
         bucket = ((bits & 0x7FFFFFFF) >> actual.shift).astype(np.int64) - actual.first
         bucket = bucket.clip(0, actual.buckets - 1) * ~(negative & (sides == 0))
-        rest = np.searchsorted(limits, x) - actual.counts[bucket + negative * sides].astype(int)
-        assert rest.min() >= 0
-        assert rest.max() < 2**actual.steps
+        missing = np.searchsorted(limits, x) - actual.counts[bucket + negative * sides].astype(int)
+        assert missing.min() >= 0
+        assert missing.max() < 2**actual.steps
 
 
 def test_cells_leave_one_comparison() -> None:
@@ -210,12 +210,12 @@ def test_cells_leave_one_comparison() -> None:
         x = x.astype(np.float32)
         x = np.concatenate([np.nextafter(x, np.float32(end)) for end in (-1, 1)] + [x])
         cell = np.rint((x.astype(np.float64) + 1) * (size // 2)).astype(np.int64)
-        rest = np.searchsorted(limits, x) - counts[cell].astype(int)
-        assert set(rest) == {0, 1}
+        remaining = np.searchsorted(limits, x) - counts[cell].astype(int)
+        assert set(remaining) == {0, 1}
     assert cells(thresholds_of(qmaps.quantizer("tensor/DE@8s").map).numpy()) is None
 
 
-def test_what_must_not_be_there_is_found(on_device: EmulatedEngine) -> None:
+def test_bad_elements_are_found(on_device: EmulatedEngine) -> None:
     x = torch.randn(3000)
     x[2999] = float("nan")
     for spec in ("B256/DE@8s", "rank1/linear@4s"):
@@ -223,10 +223,10 @@ def test_what_must_not_be_there_is_found(on_device: EmulatedEngine) -> None:
         with pytest.raises(NonFiniteError, match="the first at flat index 2999"):
             q.quantize(x)
         before = q.quantize(torch.ones(3000))
-        kept = before.packed.clone()
+        codes = before.packed.clone()
         with pytest.raises(NonFiniteError):
             q.quantize(x, out=before)
-        assert torch.equal(before.packed, kept)
+        assert torch.equal(before.packed, codes)
     with pytest.raises(BadValueError, match="negative"):
         qmaps.quantizer("B256/DE-0@8u").quantize(torch.randn(3000))
 
@@ -253,28 +253,28 @@ def test_of_equal_values_the_lowest_code_is_taken(
 @pytest.mark.parametrize(
     "spec", ["logB16/log2@4u", "logB16/log2@4u+sr", "logB20/log2@4u", "logB16q0.3/log2@4u"]
 )
-def test_log2_ranges_of_zeros_and_of_what_is_below(spec: str, on_device: EmulatedEngine) -> None:
+def test_log2_ranges_of_zeros_and_negative_numbers(spec: str, on_device: EmulatedEngine) -> None:
     q = qmaps.quantizer(spec)
     x = torch.linspace(0.1, 1, 70)
     x[-1] = -0.5
-    for each in (-torch.zeros(70), x, -x.abs(), torch.where(torch.arange(70) % 4 == 0, 0.0, x)):
-        assert_as_reference(q, each)
+    for values in (-torch.zeros(70), x, -x.abs(), torch.where(torch.arange(70) % 4 == 0, 0.0, x)):
+        assert_as_reference(q, values)
 
 
 @pytest.mark.parametrize("size", [8, 64, 512, 2048])
 def test_quantiles_of_equal_and_neighbouring_values(size: int, on_device: EmulatedEngine) -> None:
     generator = torch.Generator().manual_seed(size)
-    few = torch.randint(0, 4, (3 * size,), generator=generator).float()
+    repeated = torch.randint(0, 4, (3 * size,), generator=generator).float()
     many = torch.rand(3 * size, generator=generator)
-    one = torch.zeros(3 * size)
-    one[size + 3] = 0.7
+    single = torch.zeros(3 * size)
+    single[size + 3] = 0.7
     for quantile in (0.01, 1 / 3, 0.5, 0.999):
         q = qmaps.quantizer(f"logB{size}q{quantile}/log2@8u")
-        for x in (few, many, one, -0.0 * few, many * 1e-39, many[: 2 * size + 5]):
+        for x in (repeated, many, single, -0.0 * repeated, many * 1e-39, many[: 2 * size + 5]):
             assert_as_reference(q, x)
 
 
-def test_what_has_no_kernels_is_left_to_the_reference(on_device: EmulatedEngine) -> None:
+def test_quantizers_without_kernels_run_on_the_reference(on_device: EmulatedEngine) -> None:
     for spec in ("rms4B64/DE@8s", "rms4B64x8/DE@8s", "logB100q0.1/log2-0@4u",
                  "powB100r1000/e4m3@8s", "rank1B8x8/DE@4s"):  # fmt: skip
         q = qmaps.quantizer(spec)

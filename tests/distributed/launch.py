@@ -1,4 +1,4 @@
-"""Starting real processes that train together, and ending them all if one fails or hangs."""
+"""Start processes for one training, and end all of them if one fails or hangs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def launch(folder: Path, *groups: tuple[int, tuple[str, ...]], seconds: float = 
     """Run checks of ``tests.distributed.checks`` in one group of processes after the other.
 
     Args:
-        folder: for the stores by which they find each other, their outputs and their files.
-        *groups: the number of processes, or 0 for one that joins no group, and their checks.
+        folder: for the stores of the groups, their outputs and their files.
+        *groups: the number of processes, or 0 for one without a group, and their checks.
         seconds: until all are killed.
     """
     environment = {
@@ -26,10 +26,10 @@ def launch(folder: Path, *groups: tuple[int, tuple[str, ...]], seconds: float = 
         "GLOO_SOCKET_IFNAME": "lo",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
-    given = [f"{ranks}:{','.join(names)}" for ranks, names in groups]
-    # A session of their own, so that all of them can be killed.
+    arguments = [f"{ranks}:{','.join(names)}" for ranks, names in groups]
+    # Their own session, so all of them can be killed.
     parent = subprocess.Popen(
-        [sys.executable, "-m", "tests.distributed.worker", str(folder), *given],
+        [sys.executable, "-m", "tests.distributed.worker", str(folder), *arguments],
         env=environment,
         cwd=ROOT,
         stdout=subprocess.PIPE,

@@ -35,23 +35,23 @@ def test_rows_are_cut_and_joined(spec: str, shape: tuple[int, ...]) -> None:
     t = q.quantize(sample(shape, q.map.signed), key=qmaps.RoundingKey(seed=2, step=3, offset=40))
     rows = read(write(t, None), None)
     assert rows.aligned
-    whole = rows.joined()
-    assert whole.quantizer == q
-    assert torch.equal(whole.packed, t.packed)
-    assert all(map(torch.equal, whole.scales, t.scales))
+    joined = rows.joined()
+    assert joined.quantizer == q
+    assert torch.equal(joined.packed, t.packed)
+    assert all(map(torch.equal, joined.scales, t.scales))
     values = t.dequantize()
     assert torch.equal(rows.decoded(), values)
     for first, count in ((0, shape[0] // 2), (shape[0] // 3, shape[0] - shape[0] // 3)):
-        some = rows.cut(piece(shape, first, count))
+        part = rows.cut(piece(shape, first, count))
         expected = values[first : first + count]
-        assert torch.equal(some.decoded(), expected)
-        if some.aligned:
-            assert torch.equal(some.joined().dequantize(), expected)
-        # Blocks that hold whole rows, and rows that hold whole blocks, stay.
+        assert torch.equal(part.decoded(), expected)
+        if part.aligned:
+            assert torch.equal(part.joined().dequantize(), expected)
+        # Blocks of full rows, and rows of full blocks, stay.
         width = expected[:1].numel()
         blocks = [e.block for e in q.normalizer.extents(len(shape)) if e.block]
         if count:
-            assert some.aligned == all(first * width % block == 0 for block in blocks)
+            assert part.aligned == all(first * width % block == 0 for block in blocks)
 
 
 def test_tiles_belong_to_no_row() -> None:
@@ -64,8 +64,8 @@ def test_tiles_belong_to_no_row() -> None:
 
 
 def test_a_users_codebook_is_brought_along() -> None:
-    mine = qmaps.Codebook([-1, -0.25, 0, 0.25, 1], label="mine")
-    t = qmaps.quantizer("B64/mine@3s", codebooks=[mine]).quantize(sample((12, 32), True))
+    codebook = qmaps.Codebook([-1, -0.25, 0, 0.25, 1], label="mine")
+    t = qmaps.quantizer("B64/mine@3s", codebooks=[codebook]).quantize(sample((12, 32), True))
     plain = write(t, None)
     assert torch.equal(read(plain, None).joined().dequantize(), t.dequantize())
     plain["codes"][0, 0] = 255

@@ -1,4 +1,4 @@
-"""The processes that run the checks of ``tests.distributed.checks``, many in one launch."""
+"""Processes for the checks of ``tests.distributed.checks``, many in one launch."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def run(rank: int, group: int, names: list[str]) -> int:
 
 
 def start(folder: str, *groups: str) -> int:
-    """Fork the processes of each group: what they import is imported once."""
+    """Fork the processes of each group, so imports happen once."""
     here.folder = Path(folder)
-    for group, given in enumerate(groups):
-        ranks, _, names = given.partition(":")
+    for group, text in enumerate(groups):
+        ranks, _, names = text.partition(":")
         here.world = int(ranks)
         for rank in range(max(here.world, 1)):
             if os.fork() == 0:

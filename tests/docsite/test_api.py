@@ -1,4 +1,4 @@
-"""The committed page of the API is what its generator makes."""
+"""The committed page of the API equals its generator's output."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Odd(UserWarning): ...
 
 def test_signatures_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     assert api._signature(few) == "(x, y=..., *more, z)"
-    whole = "(first, *, second=..., third=None, fourth=(1, 2), fifth=0.5, sixth=1, **rest)"
-    assert api._signature(many) == whole
+    full = "(first, *, second=..., third=None, fourth=(1, 2), fifth=0.5, sixth=1, **rest)"
+    assert api._signature(many) == full
     monkeypatch.setattr(api, "LONGEST", 50)
     assert api._signature(many) == "(first, *, second=..., third=None, ...)"
     assert api._signature(Made) == "(size=3)"

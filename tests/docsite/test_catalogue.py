@@ -1,4 +1,4 @@
-"""The file that spares commands the import of torch has what the packages say."""
+"""The catalogue, read by commands in place of torch, matches the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of published formats: every spec parses, and takes the bytes that are printed."""
+"""The table of published formats: every spec parses, with the bytes of the table."""
 
 from __future__ import annotations
 

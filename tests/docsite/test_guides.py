@@ -1,4 +1,4 @@
-"""Guides that list names list all of them."""
+"""Guides list all names of each registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages come from the registries and docstrings, so what is added there has one."""
+"""Pages come from the registries and docstrings, so every addition has one."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_optimizer_stands_on_a_page_with_its_states() -> None:
     assert "accumulator_2" not in sm3.text.split("???")[0]
 
 
-def test_what_is_public_stands_in_the_reference() -> None:
+def test_the_reference_has_every_public_name() -> None:
     pages = {page.title: page.text for page in reference.pages()}
     assert "::: qmaps.Quantizer\n" in pages["qmaps"]
     assert "::: qmaps.capture.StateRecorder\n" in pages["qmaps.capture"]
@@ -122,15 +122,15 @@ def test_pages_of_the_repository() -> None:
     assert "security.md" in [page.path for page in repository.project()]
 
 
-def test_architecture_tells_of_every_entry_in_its_own_words() -> None:
+def test_architecture_has_the_sentence_of_every_entry() -> None:
     page = next(page for page in repository.guides() if page.path == "architecture.md")
-    told = dict(re.findall(r"^\| `([^`]+)` \| (.+?) \| .+ \|$", page.text, re.MULTILINE))
+    sentences = dict(re.findall(r"^\| `([^`]+)` \| (.+?) \| .+ \|$", page.text, re.MULTILINE))
     entries = {
         path.name: path / "__init__.py" if path.is_dir() else path
         for path in (ROOT / "qmaps").iterdir()
         if (path.is_dir() and path.name != "__pycache__") or path.suffix == ".py"
     }
-    assert told == {name: first_line(path) for name, path in entries.items()}
+    assert sentences == {name: first_line(path) for name, path in entries.items()}
     assert list(page.files) == ["layers.svg"]
 
 

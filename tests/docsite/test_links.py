@@ -1,4 +1,4 @@
-"""What is wrong with a built site is found."""
+"""Faults of a built site: links to nothing, and files from a network."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_links_to_nothing(tmp_path: Path) -> None:
     ]
 
 
-def test_what_comes_from_a_network(tmp_path: Path) -> None:
+def test_files_from_a_network_are_found(tmp_path: Path) -> None:
     loaded = "https://example.org/x"
     actual = site(
         tmp_path,

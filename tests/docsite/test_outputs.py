@@ -1,4 +1,4 @@
-"""Notebooks hold the outputs of a run, and nothing of the machine that ran them."""
+"""Notebooks hold the outputs of a run, without traces of the machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_notebook_holds_the_outputs_of_a_run(path: Path) -> None:
     assert platform.node() not in text
 
 
-def test_what_a_machine_adds_is_left_out() -> None:
+def test_outputs_of_the_machine_are_left_out() -> None:
     file = io.BytesIO()
     Image.effect_noise((64, 64), 50).convert("RGBA").save(file, "PNG")
     picture = {"image/png": base64.b64encode(file.getvalue()).decode(), "text/plain": ["<Figure>"]}
@@ -66,9 +66,9 @@ def test_what_a_machine_adds_is_left_out() -> None:
         "metadata": {"language_info": {"name": "python", "version": "3.11.7"}},
         "nbformat": 4,
     }
-    kept = outputs.kept(run)
-    assert kept["metadata"] == {"language_info": {"name": "python"}}
-    text, code = kept["cells"]
+    cleaned = outputs.kept(run)
+    assert cleaned["metadata"] == {"language_info": {"name": "python"}}
+    text, code = cleaned["cells"]
     assert text == run["cells"][0]
     assert code["metadata"] == {"tags": []}
     stdout, shown = code["outputs"]
@@ -76,7 +76,7 @@ def test_what_a_machine_adds_is_left_out() -> None:
     assert shown["data"]["text/plain"] == ["<Figure>"]
     small = Image.open(io.BytesIO(base64.b64decode(shown["data"]["image/png"])))
     assert (small.mode, small.size) == ("P", (64, 64))
-    assert outputs.kept(kept) == kept
+    assert outputs.kept(cleaned) == cleaned
 
 
 def test_outputs_of_changed_code_are_refused(

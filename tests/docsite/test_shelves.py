@@ -1,4 +1,4 @@
-"""Every guide and notebook is on a shelf of docs/README.md; links between files lead somewhere."""
+"""Every guide and notebook is on a shelf of docs/README.md; links between files resolve."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def test_links_lead_somewhere(path: Path) -> None:
         name, _, anchor = target.partition("#")
         if "://" in name:
             continue
-        there = (path.parent / name).resolve() if name else path
-        assert there.exists(), target
-        assert not anchor or anchor in anchors(there), target
+        linked = (path.parent / name).resolve() if name else path
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target

@@ -1,4 +1,4 @@
-"""Remainders beside bfloat16: lossless in 16 bits, 24-bit numbers in 8, as packages store them."""
+"""Remainders beside bfloat16: lossless in 16 bits, 24-bit numbers in 8, as in packages."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def test_nan_stays_and_never_appears(dtype: torch.dtype) -> None:
     assert torch.equal(join(param, remainder).isnan(), x.isnan())
     # Remainders of other values.
     every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
-    for other in (torch.iinfo(dtype).min, -1, 0, 1, torch.iinfo(dtype).max):
-        back = join(every, torch.full(every.shape, other, dtype=dtype))
+    for value in (torch.iinfo(dtype).min, -1, 0, 1, torch.iinfo(dtype).max):
+        back = join(every, torch.full(every.shape, value, dtype=dtype))
         assert torch.equal(back.isnan(), every.isnan())
         assert torch.equal(back.signbit()[~back.isnan()], every.signbit()[~back.isnan()])
 

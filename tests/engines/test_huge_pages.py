@@ -1,4 +1,4 @@
-"""New tensors ask for huge pages, for nothing but their own memory."""
+"""New tensors request huge pages, for their own memory alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINUX = hasattr(mmap, "MADV_HUGEPAGE")
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
-    """What the system is asked; it refuses all of it."""
+    """Requests to the system; it refuses all of them."""
     calls: list[tuple[int, int, int]] = []
 
     def advise(first: int, nbytes: int, advice: int) -> int:
@@ -91,12 +91,12 @@ def test_the_system_takes_the_advice() -> None:
     x = huge_pages.empty((8 * PAGE,), dtype=torch.uint8)
     first, _ = within(x.data_ptr(), x.nbytes)
     flags = ""
-    here = False
+    in_tensor = False
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(" ")
         if "-" in name and not name.endswith(":"):
             begin, _, end = name.partition("-")
-            here = int(begin, 16) <= first < int(end, 16)
-        elif here and name == "VmFlags:":
+            in_tensor = int(begin, 16) <= first < int(end, 16)
+        elif in_tensor and name == "VmFlags:":
             flags = value
     assert "hg" in flags.split(), sys.platform

@@ -1,4 +1,4 @@
-"""The nearest code against brute force in exact fractions, on codebooks made to break it."""
+"""The nearest code against brute force in exact fractions, on hard codebooks."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_a_midpoint_that_is_no_float32_is_not_rounded_into_a_tie() -> None:
     ulp = 2.0**-23
     map_ = Codebook([1.0, 1 + 3 * ulp], label="odd")
     assert reference.encode(torch.tensor([1 + ulp, 1 + 2 * ulp]), map_).tolist() == [0, 1]
-    least = Codebook([0.0, 2.0**-149], label="least")
-    assert reference.encode(torch.tensor([0.0, 2.0**-149]), least).tolist() == [0, 1]
+    subnormal = Codebook([0.0, 2.0**-149], label="least")
+    assert reference.encode(torch.tensor([0.0, 2.0**-149]), subnormal).tolist() == [0, 1]
     # The sum needs more digits than float64 has; the lower code is nearer by a hair, or not.
     for hair, expected in ((2.0**-100, 1), (-(2.0**-100), 0)):
         map_ = Codebook([-1.0, 1.0 + ulp] if hair == 0 else [-1.0 + 0.0, 1.0], label="a")
@@ -96,5 +96,5 @@ def test_stochastic_rounding_of_hard_codebooks_takes_a_neighbour(
     limits = map_.thresholds()
     codes = reference.encode_stochastic(limits, map_, RoundingKey(seed=seed)).tolist()
     assert all(code in (lower, lower + 1) for lower, code in enumerate(codes))
-    held = reference.encode_stochastic(codebook, map_, RoundingKey(seed=seed))
-    assert held.tolist() == list(range(len(values)))
+    at_values = reference.encode_stochastic(codebook, map_, RoundingKey(seed=seed))
+    assert at_values.tolist() == list(range(len(values)))

@@ -1,4 +1,4 @@
-"""Owners of matrices, and the rounds in which they are exchanged."""
+"""Owners of matrices, and the rounds of their exchange."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def matrix(rows: int, ranks: tuple[int, ...] = (4, 5)) -> Matrix:
 
 
 def owners(loads: Loads, *matrices: Matrix) -> list[int]:
-    return [each.owner for each in spread(matrices, loads)]
+    return [matrix.owner for matrix in spread(matrices, loads)]
 
 
 def test_the_largest_are_spread_first_to_who_has_least() -> None:

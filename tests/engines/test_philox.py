@@ -94,19 +94,19 @@ def test_counter_layout() -> None:
     assert torch.equal(draws(8, key)[1::2], block // 2**16)
 
 
-def test_a_shard_draws_what_the_whole_draws() -> None:
-    whole = uniform(1000, RoundingKey(seed=1, step=2))
+def test_a_shard_draws_the_numbers_of_the_full_tensor() -> None:
+    full = uniform(1000, RoundingKey(seed=1, step=2))
     for start, stop in ((0, 10), (3, 9), (7, 1000), (500, 501), (8, 16), (13, 13)):
         assert torch.equal(
-            uniform(stop - start, RoundingKey(seed=1, step=2, offset=start)), whole[start:stop]
+            uniform(stop - start, RoundingKey(seed=1, step=2, offset=start)), full[start:stop]
         )
 
 
-def test_runs_draw_what_the_whole_draws() -> None:
-    whole = draws(1000, RoundingKey(seed=1, step=2))
+def test_runs_draw_the_numbers_of_the_full_tensor() -> None:
+    full = draws(1000, RoundingKey(seed=1, step=2))
     for offset, length, distance in ((0, 3, 10), (5, 8, 8), (13, 11, 100)):
         key = RoundingKey(seed=1, step=2, offset=offset, runs=(length, distance))
-        expected = [whole[offset + i // length * distance + i % length] for i in range(50)]
+        expected = [full[offset + i // length * distance + i % length] for i in range(50)]
         assert torch.equal(draws(50, key), torch.stack(expected))
 
 
@@ -142,7 +142,7 @@ KEYS = {
 
 
 def is_plausible(counts: np.ndarray) -> bool:
-    """Whether counts of equally likely outcomes are neither too uneven nor too even."""
+    """True if counts of equally likely outcomes are neither too uneven nor too even."""
     expected = counts.sum() / counts.size
     df = counts.size - 1
     statistic = float(((counts - expected) ** 2).sum() / expected)
@@ -154,7 +154,7 @@ def bytes_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """How often each of the 2**16 pairs of bytes occurs."""
+    """Counts of each of the 2**16 pairs of bytes."""
     return np.bincount(first << 8 | second, minlength=2**16)
 
 
@@ -178,11 +178,11 @@ def test_the_battery_refuses_bad_generators() -> None:
 def test_all_16_bits_are_uniform(name: str) -> None:
     values = drawn_by(KEYS[name])
     assert is_plausible(np.bincount(values, minlength=2**16))
-    for each in bytes_of(values):
-        assert is_plausible(np.bincount(each, minlength=2**8))
+    for column in bytes_of(values):
+        assert is_plausible(np.bincount(column, minlength=2**8))
     for lane in range(8):
-        for each in bytes_of(values[lane::8]):
-            assert is_plausible(np.bincount(each, minlength=2**8))
+        for column in bytes_of(values[lane::8]):
+            assert is_plausible(np.bincount(column, minlength=2**8))
 
 
 @pytest.mark.parametrize("distance", [1, 2, 3, 4, 5, 6, 7, 8, 16, 64, 1024])
@@ -197,9 +197,9 @@ def test_neighbours_are_independent(name: str, distance: int) -> None:
 @pytest.mark.parametrize("lane", range(8))
 def test_the_lanes_of_a_block_are_independent(lane: int) -> None:
     values = drawn_by(KEYS["a later state"], 2**21).reshape(-1, 8)
-    for other in range(lane + 1, 8):
+    for later in range(lane + 1, 8):
         for first in bytes_of(values[:, lane]):
-            for second in bytes_of(values[:, other]):
+            for second in bytes_of(values[:, later]):
                 assert is_plausible(pairs(first, second))
 
 
@@ -208,14 +208,14 @@ def test_the_lanes_of_a_block_are_independent(lane: int) -> None:
 def test_streams_are_independent(field: str, distance: int) -> None:
     """Of neighbouring steps, tensors, states, and so on, and one element over many of them."""
     key = KEYS["a later state"]
-    other = replace(key, **{field: getattr(key, field) + distance})
-    for first, second in zip(bytes_of(drawn_by(key)), bytes_of(drawn_by(other)), strict=True):
+    neighbour = replace(key, **{field: getattr(key, field) + distance})
+    for first, second in zip(bytes_of(drawn_by(key)), bytes_of(drawn_by(neighbour)), strict=True):
         assert is_plausible(pairs(first, second))
     over = np.stack([drawn_by(replace(key, **{field: i * distance}), 2**16) for i in range(16)])
-    for each in bytes_of(over):
-        assert is_plausible(np.bincount(each.ravel(), minlength=2**8))
+    for half in bytes_of(over):
+        assert is_plausible(np.bincount(half.ravel(), minlength=2**8))
         # One element in one stream and in the next.
-        assert is_plausible(pairs(each[:-1].ravel(), each[1:].ravel()))
+        assert is_plausible(pairs(half[:-1].ravel(), half[1:].ravel()))
 
 
 def test_every_bit_of_the_counter_changes_half_of_the_bits() -> None:
@@ -284,10 +284,10 @@ def test_bad_keys(options: dict[str, int], message: str) -> None:
 def test_a_shard_of_a_tensor_is_rounded_as_in_the_whole() -> None:
     x = torch.rand(1024, generator=torch.Generator().manual_seed(0)) - 0.5
     q = qmaps.quantizer("B64/DE@4s+sr")
-    whole = q.quantize(x, key=RoundingKey(seed=3, step=9)).codes()
+    full = q.quantize(x, key=RoundingKey(seed=3, step=9)).codes()
     for start, stop in ((0, 256), (256, 704), (704, 1024)):
         key = RoundingKey(seed=3, step=9, offset=start)
-        assert torch.equal(q.quantize(x[start:stop], key=key).codes(), whole[start:stop])
+        assert torch.equal(q.quantize(x[start:stop], key=key).codes(), full[start:stop])
 
 
 def test_rounding_ignores_and_leaves_torchs_generator() -> None:
@@ -325,13 +325,13 @@ def test_spread_numbers_lie_evenly_over_steps_and_over_neighbours() -> None:
         # Random numbers leave gaps of about 0.07 between 64 of them.
         ordered = torch.cat([torch.zeros(1), numbers.sort().values, torch.ones(1)])
         assert float(ordered.diff().max()) < 0.05
-    other = uniform(64, RoundingKey(seed=9, tensor=1, spread=True))
-    assert not torch.equal(one_step, other)
+    other_tensor = uniform(64, RoundingKey(seed=9, tensor=1, spread=True))
+    assert not torch.equal(one_step, other_tensor)
 
 
 def test_shards_take_the_spread_numbers_of_the_whole_tensor() -> None:
-    whole = draws(60, RoundingKey(step=4, spread=True))
+    full = draws(60, RoundingKey(step=4, spread=True))
     part = draws(11, RoundingKey(step=4, offset=17, spread=True))
-    assert torch.equal(part, whole[17:28])
+    assert torch.equal(part, full[17:28])
     columns = draws(12, RoundingKey(step=4, offset=2, runs=(3, 15), spread=True))
-    assert torch.equal(columns, whole.view(4, 15)[:, 2:5].reshape(-1))
+    assert torch.equal(columns, full.view(4, 15)[:, 2:5].reshape(-1))

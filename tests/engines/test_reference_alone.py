@@ -1,4 +1,4 @@
-"""The reference engine is plain PyTorch: it runs where no other engine can be imported."""
+"""The reference engine is plain PyTorch: it runs without any other engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qmaps.engines.reference_coder import REFERENCE
 from qmaps.engines.reference_plan import ReferencePlan
 from qmaps.engines.step import Inputs, ParameterStep, Rule
 from qmaps.ops.quantize import CODER
-from tests.engines.test_step import SCALARS, adamw, given
+from tests.engines.test_step import SCALARS, adamw, parameter_step
 
 SPECS = ("B128/DE@4s", "B64/DE@4s+sr", "B32x8/linear@3s", "rank1/DE@4s", "B64/quantile@4s",
          "B64/quantile(midpoints=true)@3s", "B64/lloyd@3s", "lowrank2(B64/DE@8s)+B64/DE@4s",
@@ -65,7 +65,7 @@ def test_it_runs_without_the_native_module() -> None:
 
 
 def stepped(spec: str, coder: object) -> ParameterStep:
-    step = given(spec)
+    step = parameter_step(spec)
     rule = Rule("adamw", takes_norms=False, apply=adamw)
     for _ in range(3):
         ReferencePlan(rule, [step], coder).run(Inputs([SCALARS]))  # type: ignore[arg-type]

@@ -145,8 +145,8 @@ def test_another_build_is_refused_at_first_use() -> None:
 @pytest.mark.parametrize("cls", WITH_RULE, ids=lambda cls: cls.__name__)
 def test_constants_are_the_scalars_of_the_rule(cls: type[Any]) -> None:
     optimizer = optimizer_of(cls)
-    given = optimizer.step_scalars(optimizer.param_groups[0])
-    assert sorted(given) == sorted(scalar_names(cls.native_rule))
+    scalars = optimizer.step_scalars(optimizer.param_groups[0])
+    assert sorted(scalars) == sorted(scalar_names(cls.native_rule))
 
 
 def test_every_rule_belongs_to_an_optimizer() -> None:
@@ -178,15 +178,15 @@ def test_scalars_of_other_names_are_refused() -> None:
     assert str(caught.value) == "scalars of rule 'adamw' must be " + ", ".join(
         scalar_names("adamw")
     )
-    given = {"weight_decay": 0.0, "eps": 1.0, "step_size": 2.0}
-    for wrong in (given, {**given, "sign": 1.0, "more": 0.0}):
+    scalars = {"weight_decay": 0.0, "eps": 1.0, "step_size": 2.0}
+    for wrong in (scalars, {**scalars, "sign": 1.0, "more": 0.0}):
         with pytest.raises(BadValueError) as caught:
             ordered("adagrad", wrong)
         assert str(caught.value) == (
             "scalars of rule 'adagrad' must be weight_decay, eps, step_size, sign"
         )
     with pytest.raises(BadValueError) as caught:
-        ordered("other", given)
+        ordered("other", scalars)
     assert str(caught.value) == "rule 'other' is not known to the engines"
 
 
@@ -233,7 +233,7 @@ def test_a_header_in_the_folder_is_enough(folder: Path) -> None:
         ("Other)\n", "Other);\n", "other.hpp: a declaration does not begin or end its line"),
     ],
 )
-def test_what_cannot_be_read_is_refused(folder: Path, old: str, new: str, message: str) -> None:
+def test_bad_headers_are_refused(folder: Path, old: str, new: str, message: str) -> None:
     text = OTHER.replace(old, new)
     if "RULE(adam" in text:
         text += text[text.index("QMAPS_RULE") :]  # twice
@@ -254,7 +254,7 @@ def test_the_build_runs_it_without_torch(tmp_path: Path) -> None:
 
 
 def test_formats_of_scales_are_declared_once() -> None:
-    """C++ has the numbers and the bytes of `ScaleKind`, which are those of the stored tensors."""
+    """C++ has the numbers and the bytes of `ScaleKind`; they match the stored tensors."""
     text = declarations.enumerations()
     for kind in ScaleKind:
         assert re.search(rf"\b{declarations.in_cpp('SCALE_' + kind.name)} = {kind.value}\b", text)

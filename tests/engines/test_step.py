@@ -1,4 +1,4 @@
-"""Engines take a step from its description alone, without an optimizer."""
+"""Engines run a step from its description alone, without an optimizer."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def adamw(_: Any, param: Tensor, grad: Tensor, states: Any, scalars: Any) -> Non
     AdamW.update(None, param, grad, states, scalars)  # type: ignore[arg-type]
 
 
-def given(spec: str) -> ParameterStep:
-    """A parameter that no optimizer has ever seen."""
+def parameter_step(spec: str) -> ParameterStep:
+    """A parameter without an optimizer."""
     random = torch.Generator().manual_seed(0)
     param, grad = (torch.randn(70, 300, generator=random) for _ in range(2))
     q = qmaps.quantizer(spec)
@@ -73,43 +73,43 @@ def given(spec: str) -> ParameterStep:
 @pytest.mark.parametrize("spec", ["B256/DE@8s", "B128/DE@4s+sr", "rank1/linear@5s"])
 def test_an_engine_needs_no_optimizer(spec: str) -> None:
     rule = Rule("adamw", takes_norms=False, apply=adamw)
-    assert not NativeEngine().unsupported_reason(rule, given(spec))
+    assert not NativeEngine().unsupported_reason(rule, parameter_step(spec))
     planners: list[Callable[..., StepPlan]] = [NativeEngine().plan, ReferencePlan]
     results = []
     for planner in planners:
-        one = given(spec)
+        parameter = parameter_step(spec)
         for _ in range(3):
-            planner(rule, [one]).run(Inputs([SCALARS]))
-        results.append(one)
+            planner(rule, [parameter]).run(Inputs([SCALARS]))
+        results.append(parameter)
     ours, theirs = results
     assert torch.equal(ours.param, theirs.param)
     assert int(ours.storage["step"]) == 3
     for state in ours.states:
-        mine, other = (each.storage[state.name] for each in (ours, theirs))
-        if isinstance(mine, QuantizedTensor):
-            assert torch.equal(mine.packed, other.packed)
+        actual, expected = (described.storage[state.name] for described in (ours, theirs))
+        if isinstance(actual, QuantizedTensor):
+            assert torch.equal(actual.packed, expected.packed)
         else:
-            assert torch.equal(mine, other)
+            assert torch.equal(actual, expected)
 
 
 @native
 def test_a_plan_is_taken_again_while_its_memory_is_the_same() -> None:
-    rule, one = Rule("adamw", takes_norms=False, apply=adamw), given("B256/DE@8s")
-    plan = NativeEngine().plan(rule, [one])
-    assert isinstance(one.gradient, Tensor)
-    assert plan.takes([one.param], [one.gradient])
-    assert plan.takes([one.param], [one.gradient.clone()])  # gradients come and go
-    assert not plan.takes([one.param.clone()], [one.gradient])
-    one.storage["exp_avg_sq"].untyped_storage().resize_(0)
-    assert not plan.takes([one.param], [one.gradient])
+    rule, parameter = Rule("adamw", takes_norms=False, apply=adamw), parameter_step("B256/DE@8s")
+    plan = NativeEngine().plan(rule, [parameter])
+    assert isinstance(parameter.gradient, Tensor)
+    assert plan.takes([parameter.param], [parameter.gradient])
+    assert plan.takes([parameter.param], [parameter.gradient.clone()])  # gradients come and go
+    assert not plan.takes([parameter.param.clone()], [parameter.gradient])
+    parameter.storage["exp_avg_sq"].untyped_storage().resize_(0)
+    assert not plan.takes([parameter.param], [parameter.gradient])
 
 
 def test_a_description_does_not_change() -> None:
-    one = given("B256/DE@8s")
+    parameter = parameter_step("B256/DE@8s")
     with pytest.raises(dataclasses.FrozenInstanceError):
-        one.number = 1  # type: ignore[misc]
+        parameter.number = 1  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
-        one.states[0].quantizer = None  # type: ignore[misc]
+        parameter.states[0].quantizer = None  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("engine", ["reference", pytest.param("native", marks=native)])
@@ -121,10 +121,10 @@ def test_engines_hold_no_optimizer(make: Any, engine: str) -> None:
         for _ in range(2):
             param.grad = torch.ones_like(param)
             optimizer.step()
-    seen = weakref.ref(optimizer)
+    reference = weakref.ref(optimizer)
     gc.disable()
     try:
         del optimizer
-        assert seen() is None  # at once, without the garbage collector
+        assert reference() is None  # at once, without the garbage collector
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""Support of the fused engines: the reason where a tensor or a parameter goes to the reference."""
+"""Support of the fused engines, with the reason if the reference runs instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qmaps.engines.step import Rule
 from qmaps.engines.support import NATIVE, Support
 from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW
-from tests.engines.test_step import adamw, given, native
+from tests.engines.test_step import adamw, native, parameter_step
 
 ENGINES = {"native": NATIVE, "cuda": CUDA}
 
@@ -36,7 +36,7 @@ ENGINES = {"native": NATIVE, "cuda": CUDA}
 )
 def test_reasons_of_a_state(engine: Support, spec: str, reason: str) -> None:
     rule = Rule("adamw", takes_norms=False, apply=adamw)
-    reasons = engine.of_parameter(rule, given(spec), torch.device("cpu"))
+    reasons = engine.of_parameter(rule, parameter_step(spec), torch.device("cpu"))
     assert next(reasons, "") == reason
 
 
@@ -62,33 +62,33 @@ def test_reasons_of_a_tensor(engine: Support, spec: str, reason: str) -> None:
 @native
 def test_a_rule_without_a_kernel() -> None:
     rule = Rule("unknown", takes_norms=False, apply=adamw)
-    reason = NativeEngine().unsupported_reason(rule, given("B256/DE@8s"))
+    reason = NativeEngine().unsupported_reason(rule, parameter_step("B256/DE@8s"))
     assert reason == "no kernel has the rule 'unknown' with states 'exp_avg exp_avg_sq'"
-    assert NativeEngine().unsupported_reason(rule, given("B256/DE@8s"))
+    assert NativeEngine().unsupported_reason(rule, parameter_step("B256/DE@8s"))
 
 
 @native
 @pytest.mark.parametrize(
-    ("specs", "left"),
+    ("specs", "unsupported"),
     [
         ("lowrank2(B64/DE@8s)+B64/DE@4s + B64/linear@4u", 1),
         ("rms4B64/DE@8s + rank1/linear@4u", 1),
         ("B64/DE@4s+sr + rank1/linear@4u", 0),
     ],
 )
-def test_the_reference_steps_what_is_unsupported(specs: str, left: int) -> None:
+def test_the_reference_steps_unsupported_parameters(specs: str, unsupported: int) -> None:
     param = torch.nn.Parameter(torch.ones(48, 40))
     with use_backend("native"):
         optimizer = AdamW([param], state_quantizers=specs, min_quantized_size=0)
         for _ in range(2):
             param.grad = torch.ones_like(param)
             optimizer.step()
-    assert optimizer.engine_counts() == {"reference" if left else "native": 1}
+    assert optimizer.engine_counts() == {"reference" if unsupported else "native": 1}
 
 
 @native
 def test_counts_are_those_of_the_last_step() -> None:
-    """Of a matrix with scales that only the reference has, and a vector that stays in 32 bits."""
+    """A matrix with scales of the reference alone, and a vector in 32 bits."""
     params = [torch.nn.Parameter(torch.ones(64, 128)), torch.nn.Parameter(torch.ones(100))]
     optimizer = AdamW(params, state_quantizers="rms4B64/DE@4s + 32-bit")
     assert optimizer.engine_counts() == {}
@@ -111,7 +111,7 @@ def test_counts_are_those_of_the_last_step() -> None:
 
 def test_reasons_of_gradients() -> None:
     rule = Rule("adamw", takes_norms=False, apply=adamw)
-    step = given("B128/DE@4s")
+    step = parameter_step("B128/DE@4s")
     assert isinstance(step.gradient, torch.Tensor)
     double = replace(step, gradient=step.gradient.double())
     reasons = list(NATIVE.of_parameter(rule, double, torch.device("cpu")))

@@ -1,4 +1,4 @@
-"""What holds for every figure, for those of the package and those beside it."""
+"""Checks for every figure, of the package and of other packages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Draw = Callable[[pd.DataFrame], Figure]
 
 @dataclass(frozen=True)
 class Subject:
-    """A frame that a figure draws, the columns that it needs, and how many axes it then shows."""
+    """A figure's frame, its required columns, and its number of axes."""
 
     frame: pd.DataFrame
     needed: str
@@ -96,7 +96,7 @@ def text_is_legible_and_inside(figure: Figure) -> None:
 
 
 def save_as_drawn(figure: Figure, path: Path) -> None:
-    """Save without a layout, which takes most of the time, and is for the tests of `save`."""
+    """Save without a layout; it takes most of the time, and tests of `save` cover it."""
     figure.set_layout_engine("none")
     figures.save(figure, path, dpi=50)
 
@@ -104,7 +104,7 @@ def save_as_drawn(figure: Figure, path: Path) -> None:
 def equal_figures_give_equal_bytes(
     draw: Draw, subject: Subject, folder: Path, kinds: tuple[str, ...] = ("png",)
 ) -> None:
-    """Whatever the user's settings are."""
+    """With any settings of the user."""
     figure = draw(subject.frame)
     for kind in kinds:
         save_as_drawn(figure, folder / f"a.{kind}")
@@ -128,12 +128,12 @@ NAMED = ("quantizer", "parameter", "setting", "run", "tensor", "normalizer", "gr
 
 
 def names_are_literal_text(name: str, draw: Draw, subject: Subject, folder: Path) -> None:
-    """Whatever they hold."""
+    """With any characters in them."""
     frame = subject.frame.copy()
     columns = [column for column in NAMED if column in frame and frame[column].dtype != float]
     for column in columns:
-        known = {text: number for number, text in enumerate(dict.fromkeys(frame[column]))}
-        frame[column] = [f"{text} {ODD[known[text] % len(ODD)]}" for text in frame[column]]
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(frame[column]))}
+        frame[column] = [f"{text} {ODD[numbers[text] % len(ODD)]}" for text in frame[column]]
     figure = draw(frame)
     save_as_drawn(figure, folder / "odd.svg")
     ElementTree.parse(folder / "odd.svg")

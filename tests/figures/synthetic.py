@@ -1,7 +1,7 @@
-"""Frames with exactly the columns that each figure asks for, made without `qmaps.analyze`.
+"""Frames with the columns of each figure, made without `qmaps.analyze`.
 
-Adam-like moments, a plain nearest-value rounding, and counting: enough that pictures look like
-those of real states.
+Adam-like moments, a plain nearest-value rounding, and counting: enough for pictures
+similar to those of real states.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OTHER = "B128/linear@3s + B128/linear@3u"
 
 
 def codebook(size: int, signed: bool) -> np.ndarray:
-    """Cubed, so that values crowd around 0."""
+    """Cubed, so values crowd around 0."""
     return np.linspace(-1 if signed else 0, 1, size) ** 3
 
 
@@ -32,7 +32,7 @@ def moments() -> tuple[np.ndarray, np.ndarray]:
 
 
 def cells(quantizer: str, size: int) -> pd.DataFrame:
-    """One row an element: its codes, values and errors."""
+    """One row per element: its codes, values and errors."""
     m, v = moments()
     first, second = codebook(size, True), codebook(size, False) + 1e-4
     codes = nearest(m, first), nearest(v, second)
@@ -108,8 +108,8 @@ def histogram() -> pd.DataFrame:
     frames = []
     for quantizer, zero in (("B128/DE@4u", 100), ("rank1/linear@4u", 0)):
         for shift, panel in enumerate(("original", "normalized", "quantized", "dequantized")):
-            kept = v[v > np.quantile(v, 0.2)] * 10.0**shift
-            bins = binned(kept, np.linspace(-9, 5, 41))
+            nonzero = v[v > np.quantile(v, 0.2)] * 10.0**shift
+            bins = binned(nonzero, np.linspace(-9, 5, 41))
             zeros = zero if shift > 1 else 0
             frames.append(
                 pd.DataFrame({"quantizer": quantizer, "panel": panel, **bins, "zeros": zeros})
@@ -294,6 +294,6 @@ SUBJECTS = {
         2,
     ),
 }
-"""What the tests that hold for every figure need to know of each."""
+"""Subjects of the checks for every figure."""
 
-FRAMES = {name: each.frame for name, each in SUBJECTS.items()}
+FRAMES = {name: subject.frame for name, subject in SUBJECTS.items()}

@@ -1,4 +1,4 @@
-"""Figures draw what their frames hold, and say what frames lack."""
+"""Figures draw all of their frames, and errors name missing columns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ once = functools.cache(fresh)
 
 
 def draw(name: str, frame: pd.DataFrame | None = None) -> Figure:
-    """For tests that only look."""
+    """Draw a figure, for tests that only look at it."""
     return once(name) if frame is None else fresh(name, frame)
 
 
@@ -82,9 +82,7 @@ def test_text_is_there_legible_and_inside(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_equal_figures_give_equal_bytes_whatever_the_users_settings(
-    name: str, tmp_path: Path
-) -> None:
+def test_equal_figures_give_equal_bytes_under_any_settings(name: str, tmp_path: Path) -> None:
     # What makes SVG differ from run to run lies in `save`; two figures show it, one with an image.
     kinds = {"outliers": ("png", "svg"), "pareto": ("png", "svg", "pdf")}.get(name, ("png",))
     checks.equal_figures_give_equal_bytes(getattr(figures, name), SUBJECTS[name], tmp_path, kinds)
@@ -122,8 +120,8 @@ def test_threads_draw_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda job: checks.save_as_drawn(fresh(job[0]), job[1]),
                       zip(names, paths, strict=True)))  # fmt: skip
-    for one, other in zip(paths[:2], paths[2:], strict=True):
-        assert one.read_bytes() == other.read_bytes()
+    for alone, threaded in zip(paths[:2], paths[2:], strict=True):
+        assert alone.read_bytes() == threaded.read_bytes()
 
 
 # save
@@ -146,7 +144,7 @@ def test_save_leaves_the_old_file_if_drawing_fails(
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x.png", b"old")]
 
 
-def test_save_says_what_is_wrong(tmp_path: Path) -> None:
+def test_errors_of_save(tmp_path: Path) -> None:
     with pytest.raises(BadValueError) as caught:
         figures.save(Figure(), tmp_path / "x.jpg")
     assert str(caught.value) == f"path='{tmp_path}/x.jpg' must end in .png, .svg, .pdf"
@@ -187,9 +185,9 @@ def test_code_pairs_shows_every_cell() -> None:
 def test_code_pairs_shares_logarithmic_colours_in_a_column() -> None:
     meshes = [axis.collections[0] for axis in draw("code_pairs").axes[:6]]
     for column in range(3):
-        one, other = meshes[column], meshes[3 + column]
-        assert isinstance(one.norm, LogNorm)
-        assert (one.norm.vmin, one.norm.vmax) == (other.norm.vmin, other.norm.vmax)
+        upper, lower = meshes[column], meshes[3 + column]
+        assert isinstance(upper.norm, LogNorm)
+        assert (upper.norm.vmin, upper.norm.vmax) == (lower.norm.vmin, lower.norm.vmax)
     frame = FRAMES["code_pairs"]
     assert meshes[0].norm.vmin == frame["use"].min()
     by_quantizer = frame[frame["mean_abs_error"] > 0].groupby("quantizer")["mean_abs_error"]
@@ -239,8 +237,8 @@ def test_first_code_error_shows_the_curves() -> None:
         assert np.array_equal(line.get_ydata(), expected, equal_nan=True)
     titles = [axis.get_title().replace("\n", " ") for axis in figure.axes[:2]]
     assert titles == [PAIR, OTHER]
-    one, other = (axis.lines[0] for axis in figure.axes[:2])
-    assert one.get_color() != other.get_color()
+    first, second = (axis.lines[0] for axis in figure.axes[:2])
+    assert first.get_color() != second.get_color()
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
 
@@ -340,7 +338,7 @@ def test_inverse_sqrt_does_not_round_a_small_collapse_away() -> None:
     frame = FRAMES["inverse_sqrt"].assign(zero_share=3e-5)
     axis = draw("inverse_sqrt", frame).axes[1]
     assert axis.texts[0].get_text().startswith("0.003% of")
-    assert list(axis.patches[1].get_data().values) == [3e-5]  # not the whole of that bin
+    assert list(axis.patches[1].get_data().values) == [3e-5]  # not the full bin
 
 
 # outliers
@@ -467,7 +465,7 @@ def test_loss_curves_draw_the_difference_to_the_first_run() -> None:
     assert figure.axes[2].get_ylabel() == label
 
 
-def test_loss_curves_draw_what_is_smoothed_over_the_raw_loss() -> None:
+def test_loss_curves_draw_the_smoothed_loss_over_the_raw_loss() -> None:
     frame = FRAMES["loss_curves"].copy()
     frame["smoothed"] = frame["loss"] + 0.5
     raw, smoothed, *_ = draw("loss_curves", frame).axes[0].lines
@@ -490,12 +488,12 @@ def test_loss_curves_of_three_seeds_are_a_mean_in_a_band() -> None:
         assert np.isclose(band.max(), lowest.max() + 0.1)
 
 
-def test_a_band_is_of_what_is_smoothed() -> None:
+def test_a_band_is_of_the_smoothed_curve() -> None:
     frame = FRAMES["loss_curves"]
     more = frame[frame["seed"] == 0].assign(seed=2)
-    whole = pd.concat([frame, more], ignore_index=True)
-    plain = draw("loss_curves", whole).axes[0].lines
-    lines = draw("loss_curves", whole.assign(smoothed=whole["loss"] + 0.5)).axes[0].lines
+    frames = pd.concat([frame, more], ignore_index=True)
+    plain = draw("loss_curves", frames).axes[0].lines
+    lines = draw("loss_curves", frames.assign(smoothed=frames["loss"] + 0.5)).axes[0].lines
     assert np.allclose(lines[0].get_ydata(), plain[0].get_ydata() + 0.5)
     assert len(lines) == len(plain)
 
@@ -533,7 +531,7 @@ def test_update_error_has_a_line_a_pair_in_the_frames_order() -> None:
     assert spans[1][2][:, 0].tolist() == [4000.0, 35000.0]
 
 
-def test_update_error_draws_what_absolute_errors_there_are() -> None:
+def test_update_error_draws_the_available_absolute_errors() -> None:
     frame = FRAMES["update_error"]
     more = frame.assign(median_abs_error=1.0, p99_abs_error=2.0, max_abs_error=3.0)
     left = draw("update_error", more).axes[0]
@@ -552,12 +550,12 @@ REPLAYED = {
         (["stalled_share_first", "stalled_share_second"], 100),
     ),
 }
-"""The columns of each panel of the figures of replays, and what they are multiplied by."""
+"""Columns of each panel of the figures of replays, and their factors."""
 EDGES = {
     "step_cost": (-1e-4, 10),
     "update_gain": (0, 1.5),
 }
-"""Between which values a measure is drawn; what is beyond stands at the edge."""
+"""Limits of a measure in the figure; values beyond are drawn at the edge."""
 
 
 @pytest.mark.parametrize("name", REPLAYED)
@@ -586,7 +584,7 @@ def test_replays_show_each_pair_on_its_line(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_are_literal_text_whatever_they_hold(name: str, tmp_path: Path) -> None:
+def test_names_are_literal_text(name: str, tmp_path: Path) -> None:
     checks.names_are_literal_text(name, getattr(figures, name), SUBJECTS[name], tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Figures draw the frames that the analyses give."""
+"""Figures draw the frames of the analyses."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_every_analysis_has_its_figure() -> None:
 
 def test_the_figure_of_replays_takes_a_summary_and_rows() -> None:
     frame = qmaps.replay.run(states(), PAIRS, steps=5)
-    for given in (qmaps.replay.summarize(frame), frame[frame["parameter"] == "a"]):
-        figures.replay(given).draw_without_rendering()
+    for rows in (qmaps.replay.summarize(frame), frame[frame["parameter"] == "a"]):
+        figures.replay(rows).draw_without_rendering()
 
 
 @pytest.mark.parametrize("name", ANALYSES)

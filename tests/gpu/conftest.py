@@ -1,4 +1,4 @@
-"""Skips the tests that need a GPU, with the reason, if there is none."""
+"""Skips the tests if there is no GPU, with the reason."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """On a real device: the bits of the reference there and of the CPU, in streams and in graphs.
 
-``-k small`` is the part that is short enough for a sanitizer.
+``-k small`` selects a part, short enough for a sanitizer.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ sizes = pytest.mark.parametrize("shape", SIZES.values(), ids=SIZES)
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the kernels that the engine launches."""
+    """Names of the kernels launched by the engine."""
     engine: Any = cuda_engine(torch.empty(1, device=DEVICE))
     launch, names = engine.launch, []
 
-    def noted(entry: object, *rest: object, **named: object) -> None:
+    def noted(entry: object, *arguments: object, **named: object) -> None:
         names.append(str(entry))
-        launch(entry, *rest, **named)
+        launch(entry, *arguments, **named)
 
     monkeypatch.setattr(engine, "launch", noted)
     return names
@@ -73,7 +73,7 @@ def assert_same(answers: Callable[[torch.device], Answers]) -> None:
 
 
 def sample(shape: tuple[int, ...], *, signed: bool = True, seed: int = 1) -> Tensor:
-    """Values of many magnitudes, with whole blocks of zeros."""
+    """Values of many magnitudes, with some blocks of zeros."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(shape, generator=draw) * torch.exp2(4 * torch.randn(shape, generator=draw))
     x.view(-1)[300:900] = 0
@@ -82,7 +82,7 @@ def sample(shape: tuple[int, ...], *, signed: bool = True, seed: int = 1) -> Ten
 
 def parts(t: QuantizedTensor) -> Answers:
     """Codes, scales and values."""
-    scales = {f"scales {number}": each for number, each in enumerate(t.scales)}
+    scales = {f"scales {number}": scale for number, scale in enumerate(t.scales)}
     values = {str(dtype): t.dequantize(dtype=dtype) for dtype in DTYPES}
     return {"codes": t.packed, **scales, **values}
 
@@ -99,8 +99,8 @@ def test_codes_scales_and_values(
     for dtype in DTYPES if shape == SIZES["small"] else DTYPES[:1]:
         if dtype == torch.float16:
             x = x.clamp(-6e4, 6e4)
-        given = x.to(dtype)
-        assert_same(lambda device, given=given: parts(q.quantize(given.to(device), key=key)))
+        values = x.to(dtype)
+        assert_same(lambda device, values=values: parts(q.quantize(values.to(device), key=key)))
     assert launched
 
 
@@ -118,9 +118,11 @@ def test_views_that_begin_anywhere_small() -> None:
     memory, q = sample((5000,)), qmaps.quantizer("B256/DE@4s")
     for dtype in DTYPES:
         for start in (1, 2, 3, 5):
-            some = memory.clamp(-6e4, 6e4).to(dtype)
+            clamped = memory.clamp(-6e4, 6e4).to(dtype)
             assert_same(
-                lambda device, some=some, start=start: parts(q.quantize(some.to(device)[start:]))
+                lambda device, clamped=clamped, start=start: parts(
+                    q.quantize(clamped.to(device)[start:])
+                )
             )
     expected = q.quantize(memory[:4096])
     packed = torch.full((4096,), 255, dtype=torch.uint8, device=DEVICE)[1:2049]
@@ -151,30 +153,30 @@ def test_bad_values_and_wrong_devices_small() -> None:
         q.quantize(x, out=on_gpu)
     # Values may be asked for where the codes are not.
     assert torch.equal(on_gpu.dequantize(out=torch.empty(3000)), on_cpu.dequantize())
-    there = on_cpu.dequantize(out=torch.empty(3000, device=DEVICE))
-    assert torch.equal(there.cpu(), on_cpu.dequantize())
+    decoded = on_cpu.dequantize(out=torch.empty(3000, device=DEVICE))
+    assert torch.equal(decoded.cpu(), on_cpu.dequantize())
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_a_device_that_is_not_the_current_one_small() -> None:
     q, x = qmaps.quantizer("rank1/linear@4s"), sample(SIZES["small"])
-    other = torch.device("cuda", 1)
+    second = torch.device("cuda", 1)
     assert torch.cuda.current_device() == 0
-    assert torch.equal(q.quantize(x.to(other)).packed.cpu(), q.quantize(x).packed)
+    assert torch.equal(q.quantize(x.to(second)).packed.cpu(), q.quantize(x).packed)
     mixed = q.quantize(x)
-    parted = QuantizedTensor(q, mixed.shape, mixed.packed.to(other), mixed.to(DEVICE).scales)
+    parted = QuantizedTensor(q, mixed.shape, mixed.packed.to(second), mixed.to(DEVICE).scales)
     with pytest.raises(RuntimeError):
         parted.dequantize()
 
 
 class Stepping:
-    """An optimizer on one device, given the same gradients as on any other.
+    """An optimizer on one device, with the same gradients on every device.
 
     Args:
         make: the optimizer of these parameters.
-        device: where they lie.
-        shape: of the largest of them.
-        dtype: of all of them.
+        device: of the parameters.
+        shape: of the largest parameter.
+        dtype: of all parameters.
     """
 
     def __init__(
@@ -183,17 +185,17 @@ class Stepping:
         self._draw = torch.Generator().manual_seed(5)
         shapes = (shape, (5000,), (33, 127), (7,), ())
         self.params = [
-            torch.randn(each, generator=self._draw).to(dtype).to(device) for each in shapes
+            torch.randn(size, generator=self._draw).to(dtype).to(device) for size in shapes
         ]
         self.optimizer = make(self.params)
 
     def gradients(self, *, missing: int | None = None) -> list[Tensor | None]:
-        """New ones, on the CPU; None for the one that is missing."""
+        """New gradients, on the CPU; None for the missing one."""
         drawn = [1e-2 * torch.randn(p.shape, generator=self._draw) for p in self.params]
         return [None if number == missing else g for number, g in enumerate(drawn)]
 
     def give(self, gradients: list[Tensor | None], *, in_place: bool = False) -> None:
-        """Hand them to the parameters, whether or not into the storage of the last ones."""
+        """Set the gradients of the parameters, `in_place` in the storage of the last ones."""
         for p, g in zip(self.params, gradients, strict=True):
             if in_place and g is not None and p.grad is not None:
                 p.grad.copy_(g)
@@ -201,7 +203,7 @@ class Stepping:
                 p.grad = None if g is None else g.to(p.dtype).to(p.device)
 
     def take(self, steps: int, *, missing: dict[int, int] | None = None) -> None:
-        """Steps, some of which miss the gradient of a parameter."""
+        """Take steps, some without the gradient of a parameter."""
         for step in range(steps):
             self.give(self.gradients(missing=(missing or {}).get(step)))
             self.optimizer.step()
@@ -212,10 +214,12 @@ class Stepping:
         for number, p in enumerate(self.params):
             for name, state in self.optimizer.state[p].items():
                 if isinstance(state, QuantizedTensor):
-                    results |= {f"{name} {number} {of}": each for of, each in parts(state).items()}
+                    results |= {
+                        f"{name} {number} {of}": value for of, value in parts(state).items()
+                    }
                 elif isinstance(state, Tensor):
                     results[f"{name} {number}"] = state.float()
-        return {name: each.detach() for name, each in results.items()}
+        return {name: value.detach() for name, value in results.items()}
 
 
 def stepped(
@@ -239,7 +243,7 @@ def test_steps_of_every_rule(
     def make(params: list[Tensor], options: dict[str, Any]) -> QuantizedOptimizer:
         return family.full(params, lr=family.rate, state_quantizers=preset, **options)
 
-    # All options are numbers to a kernel, or states that it lacks: the first and last differ most.
+    # To a kernel all options are numbers or missing states: the first and last differ most.
     for options in (family.options[0], family.options[-1]):
         assert_same(stepped(lambda params, options=options: make(params, options), shape, dtype))
     assert any("step" in name for name in launched)
@@ -276,8 +280,8 @@ def test_parameters_on_both_devices_small() -> None:
     mixed.params[0] = mixed.params[0].to(DEVICE)
     mixed.params[3] = mixed.params[3].to(DEVICE)
     mixed.optimizer = adamw("4bit")(mixed.params)
-    for each in (expected, mixed):
-        each.take(3)
+    for stepping in (expected, mixed):
+        stepping.take(3)
     assert mixed.optimizer.state[mixed.params[0]]["exp_avg"].device == DEVICE
     assert_equal(mixed, expected)
 
@@ -291,15 +295,15 @@ def test_a_checkpoint_goes_from_one_device_to_the_other_small() -> None:
         p.zero_()
     on_gpu.optimizer.load_state_dict(on_cpu.optimizer.state_dict())
     with torch.no_grad():
-        for p, other in zip(on_gpu.params, on_cpu.params, strict=True):
-            p.copy_(other)
-    for each in (on_cpu, on_gpu):
-        each.take(2)
+        for p, q in zip(on_gpu.params, on_cpu.params, strict=True):
+            p.copy_(q)
+    for stepping in (on_cpu, on_gpu):
+        stepping.take(2)
     assert_equal(on_gpu, on_cpu)
 
 
-def assert_equal(one: Stepping, other: Stepping) -> None:
-    actual, expected = one.answers(), other.answers()
+def assert_equal(ours: Stepping, theirs: Stepping) -> None:
+    actual, expected = ours.answers(), theirs.answers()
     assert actual.keys() == expected.keys()
     for name, value in actual.items():
         assert same_bits(value.cpu(), expected[name].cpu()), name
@@ -373,7 +377,7 @@ def test_a_scaler_of_gradients_small(pair: str) -> None:
     expected = Stepping(adamw(pair), DEVICE, SIZES["small"], torch.float32)
     actual = Stepping(adamw(pair), DEVICE, SIZES["small"], torch.float32)
     scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10, growth_interval=1000)
-    scaler.scale(torch.ones((), device=DEVICE))  # makes the scale, which is a power of two
+    scaler.scale(torch.ones((), device=DEVICE))  # initializes the scale, a power of two
     for step in range(4):
         new = actual.gradients()
         scaled = [1024 * g for g in new]
@@ -381,11 +385,11 @@ def test_a_scaler_of_gradients_small(pair: str) -> None:
             scaled[1][17] = float("inf")
             for p in actual.params:
                 p.grad = None
-            before = {name: each.clone() for name, each in actual.answers().items()}
+            before = {name: value.clone() for name, value in actual.answers().items()}
         actual.give(scaled)
         scaler.step(actual.optimizer)
         if step == 2:
-            assert all(same_bits(each, before[name]) for name, each in actual.answers().items())
+            assert all(same_bits(value, before[name]) for name, value in actual.answers().items())
             assert scaler._found_inf_per_device(actual.optimizer)[DEVICE] == 1
         else:
             expected.give(new)
@@ -438,11 +442,11 @@ def test_a_step_needs_no_memory_for_each_element(pair: str) -> None:
 @pytest.mark.parametrize("kind", [quantiles.exact, quantiles.sram])
 def test_quantiles(kind: Callable[..., Tensor], shape: tuple[int, ...]) -> None:
     x = sample(shape)
-    for given in (x, x.bfloat16(), x.t()[1:], torch.full(shape, 3.0)):
+    for values in (x, x.bfloat16(), x.t()[1:], torch.full(shape, 3.0)):
         for num, offset in ((256, None), (16, 0.0)):
             assert_same(
-                lambda device, given=given, num=num, offset=offset: {
-                    "quantiles": kind(given.to(device), num, offset=offset)
+                lambda device, values=values, num=num, offset=offset: {
+                    "quantiles": kind(values.to(device), num, offset=offset)
                 }
             )
     bad = x.to(DEVICE)

@@ -1,4 +1,4 @@
-"""Optimizers from YAML, as hydra makes them: a path and scalars."""
+"""Optimizers from YAML with hydra: a path and scalars."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
 
 def instantiate(text: str, *args: Any) -> Any:
-    """What ``hydra.utils.instantiate`` does."""
+    """Build an object like ``hydra.utils.instantiate``."""
     options = yaml.safe_load(text)["optimizer"]
     module, name = options.pop("_target_").rsplit(".", 1)
     return getattr(importlib.import_module(module), name)(*args, **options)
@@ -81,10 +81,10 @@ def test_the_optimizer_is_the_one_written_in_python(text: str) -> None:
             gradients(model.parameters(), number)
             optimizer.step()
     assert type(ours) is type(theirs)
-    for one, other in zip(ours.param_groups, theirs.param_groups, strict=True):
+    for actual, expected in zip(ours.param_groups, theirs.param_groups, strict=True):
         skip = {"params", "betas"}
-        assert {k: v for k, v in one.items() if k not in skip} == {
-            k: v for k, v in other.items() if k not in skip
+        assert {k: v for k, v in actual.items() if k not in skip} == {
+            k: v for k, v in expected.items() if k not in skip
         }
     assert_same(ours, theirs)
     again = instantiate(text, models[0].named_parameters())
@@ -119,7 +119,7 @@ def test_the_optimizer_is_the_one_written_in_python(text: str) -> None:
         ("{max_grad_norm: 1}", "max_grad_norm=1 is not an option of AdamW"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(options: str, message: str) -> None:
+def test_bad_options_of_a_file_are_named(options: str, message: str) -> None:
     text = "optimizer: {_target_: qmaps.optim.AdamW, " + options[1:]
     with pytest.raises((ValueError, TypeError)) as caught:
         instantiate(text, [nn.Parameter(torch.zeros(3))])

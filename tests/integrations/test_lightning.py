@@ -25,7 +25,7 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.fixture
 def lightning() -> ModuleType:
-    """Imported where it is used: it takes seconds."""
+    """Import Lightning at its first use; this takes seconds."""
     return pytest.importorskip("lightning.pytorch", reason="the extra lightning is not installed")
 
 
@@ -37,7 +37,7 @@ def callback(lightning: ModuleType) -> Any:
 
 
 def module(lightning: ModuleType, *makers: Any, dtype: torch.dtype = torch.float32) -> Any:
-    """A module that learns to give back a part of its input, with an optimizer of each kind."""
+    """A module with an optimizer of each kind, trained to reproduce a part of its input."""
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -55,18 +55,18 @@ def module(lightning: ModuleType, *makers: Any, dtype: torch.dtype = torch.float
             if self.automatic_optimization:
                 return loss
             self.manual_backward(loss)
-            for each in self.optimizers():
-                each.step()
-                each.zero_grad()
+            for optimizer in self.optimizers():
+                optimizer.step()
+                optimizer.zero_grad()
             return None
 
         def configure_optimizers(self) -> Any:
             halves = [self.net[0], self.net[2]] if len(makers) > 1 else [self]
-            made = [make(h.parameters()) for make, h in zip(makers, halves, strict=True)]
-            if len(made) > 1:
-                return made
-            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(made[0], 8)
-            return {"optimizer": made[0], "lr_scheduler": {"scheduler": schedule,
+            optimizers = [make(h.parameters()) for make, h in zip(makers, halves, strict=True)]
+            if len(optimizers) > 1:
+                return optimizers
+            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizers[0], 8)
+            return {"optimizer": optimizers[0], "lr_scheduler": {"scheduler": schedule,
                                                            "interval": "step"}}  # fmt: skip
 
     return Module()
@@ -77,7 +77,7 @@ def fit(
 ) -> Any:
     """Train up to a step; `resume` names a checkpoint to begin with."""
     resume = options.pop("resume", None)
-    saves = any(isinstance(each, lightning.callbacks.ModelCheckpoint) for each in callbacks)
+    saves = any(isinstance(callback, lightning.callbacks.ModelCheckpoint) for callback in callbacks)
     x = torch.randn(32, 24, generator=torch.Generator().manual_seed(1))
     trainer = lightning.Trainer(
         accelerator="cpu", devices=1, max_steps=steps, callbacks=list(callbacks), logger=False,
@@ -109,7 +109,7 @@ def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(
     often = {"every": 2, "gradients": 2}
     monitor = importlib.import_module(callback.__module__).MonitorCallback
     callbacks = callback(tmp_path / "a", **often), monitor(tmp_path / "a.csv", every=2)
-    whole = fit(lightning, tmp_path, module(lightning, make), 8, *callbacks)
+    uninterrupted = fit(lightning, tmp_path, module(lightning, make), 8, *callbacks)
     cut = module(lightning, make)
     fit(lightning, tmp_path / "b", cut, 6, callback(**often), monitor(every=2), checkpoints())
     again = module(lightning, make)
@@ -118,19 +118,19 @@ def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(
     second = fit(lightning, tmp_path / "b", again, 8, *callbacks, resume=saved)
     assert second.global_step == 8
     assert len(again.losses) == 4  # an epoch; within one Lightning begins its data anew
-    assert_same(second.optimizers[0], whole.optimizers[0])
+    assert_same(second.optimizers[0], uninterrupted.optimizers[0])
     state = second.optimizers[0].state[again.net[0].weight]
     assert isinstance(state["exp_avg"], QuantizedTensor)
 
     measured = (tmp_path / "a.csv").read_text()
     assert measured.count("net.0.weight,exp_avg_sq,rank1/linear@4u+sr") == 4
     assert (tmp_path / "b" / "monitor.csv").read_text() == measured
-    one, other = capture.load(tmp_path / "a"), capture.load(tmp_path / "b" / "states")
-    assert one.steps == other.steps == [2, 4, 6, 8]
-    assert one.parameters() == [f"net.{name}" for name, _ in net().named_parameters()]
-    for name in one.parameters():
-        for kind in one.states(name):
-            assert torch.equal(one.tensor(name, kind), other.tensor(name, kind))
+    expected, resumed = capture.load(tmp_path / "a"), capture.load(tmp_path / "b" / "states")
+    assert expected.steps == resumed.steps == [2, 4, 6, 8]
+    assert expected.parameters() == [f"net.{name}" for name, _ in net().named_parameters()]
+    for name in expected.parameters():
+        for kind in expected.states(name):
+            assert torch.equal(expected.tensor(name, kind), resumed.tensor(name, kind))
     actual = dict(capture.load(tmp_path / "a", step=2).gradients("net.0.weight"))
     assert list(actual) == [3, 4, 5, 6, 7, 8]
     assert all(bool(gradient.any()) for gradient in actual.values())
@@ -182,17 +182,17 @@ def test_errors_of_the_end_leave_no_monitor_open(callback: Any) -> None:
     training = KeyError("broken")
     for error in (None, training):
         optimizers = [make("AdamW8bit", net().parameters()) for _ in range(2)]
-        made = [capture.Monitor(optimizer, None) for optimizer in optimizers]
-        for monitor in made:
+        opened = [capture.Monitor(optimizer, None) for optimizer in optimizers]
+        for monitor in opened:
             monitor._ranks._error = OSError("held")
-        monitors._watchers = [*made]
+        monitors._watchers = [*opened]
         if error is None:
             with pytest.raises(OSError, match="held"):
                 monitors.on_train_end(None, None)
         else:
             monitors.on_exception(None, None, error)
             assert error.__notes__ == ["Monitor: held"] * 2
-        assert not any(monitor.optimizer._optimizer_step_post_hooks for monitor in made)
+        assert not any(monitor.optimizer._optimizer_step_post_hooks for monitor in opened)
 
 
 def test_a_run_that_breaks_off_records_no_longer(

@@ -1,4 +1,4 @@
-"""The code of docs/trainers.md, as a reader would run it."""
+"""The code of docs/trainers.md, run in its order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def block(section: str, language: str = "python") -> str:
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """The names that the page takes for granted: a model, its data and its tokenizer."""
+    """Names assumed by the page: a model, its data and its tokenizer."""
     transformers = pytest.importorskip("transformers", reason="the extra huggingface")
     tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface")
     integration = pytest.importorskip("qmaps.integrations.transformers")
@@ -56,10 +56,10 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
 
 @pytest.fixture
 def stepped() -> Iterator[list[Any]]:
-    """The optimizers that have stepped, in the order of their steps."""
-    seen: list[Any] = []
-    handle = register_optimizer_step_post_hook(lambda optimizer, *_: seen.append(optimizer))
-    yield seen
+    """The stepped optimizers, in order."""
+    optimizers: list[Any] = []
+    handle = register_optimizer_step_post_hook(lambda optimizer, *_: optimizers.append(optimizer))
+    yield optimizers
     handle.remove()
 
 
@@ -117,7 +117,7 @@ def test_the_plugin_for_axolotl_and_the_names_in_files(scene: Any, monkeypatch: 
         assert (kwargs["state_quantizers"], kwargs["stochastic_rounding"]) == ("8bit", True)
 
 
-def test_the_table_says_what_was_run() -> None:
+def test_the_table_marks_the_tested_trainers() -> None:
     rows = dict(re.findall(r"^\| \[(.+?)\]\(.+\| (.+?) \|$", PAGE, re.MULTILINE))
     run = {name.lower() for name, where in rows.items() if not where.startswith("not ")}
     assert run == {name.lower() for name in NEEDED} | {"hydra"}

@@ -51,7 +51,7 @@ def data() -> list[dict[str, torch.Tensor]]:
 
 
 class StopAfter(transformers.TrainerCallback):
-    """Ends a run early, as an interruption would, with its schedule as it was."""
+    """Ends a run early, like an interruption; the schedule stays that of the full run."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -63,10 +63,10 @@ class StopAfter(transformers.TrainerCallback):
 def trainer(
     out: Path, net: nn.Module, callbacks: tuple = (), steps: int = 6, **options: Any
 ) -> Any:
-    own = {"per_device_train_batch_size": 4, "save_steps": 3, "report_to": [], "use_cpu": True}
-    own |= {"disable_tqdm": True, "logging_strategy": "no", "seed": 1, "max_steps": steps}
+    defaults = {"per_device_train_batch_size": 4, "save_steps": 3, "report_to": [], "use_cpu": True}
+    defaults |= {"disable_tqdm": True, "logging_strategy": "no", "seed": 1, "max_steps": steps}
     training = {k: options.pop(k) for k in list(options) if k not in ("optimizer_cls_and_kwargs",)}
-    args = transformers.TrainingArguments(str(out), **{**own, **training})
+    args = transformers.TrainingArguments(str(out), **{**defaults, **training})
     return transformers.Trainer(
         model=net, args=args, train_dataset=data(), callbacks=list(callbacks), **options
     )
@@ -87,19 +87,19 @@ def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(tmp_path: Path) 
     def run(name: str, net: nn.Module, *callbacks: Any, resume: bool | str = False) -> Any:
         captured = CaptureCallback(tmp_path / f"{name}-states", every=2, gradients=2)
         monitored = MonitorCallback(tmp_path / f"{name}.csv", every=2, thresholds=None)
-        made = trainer(
+        built = trainer(
             tmp_path / name, net, (captured, monitored, *callbacks), optimizer_cls_and_kwargs=CHOSEN
         )
-        made.train(resume_from_checkpoint=resume)
-        return made
+        built.train(resume_from_checkpoint=resume)
+        return built
 
-    whole = run("whole", model())
+    uninterrupted = run("whole", model())
     run("cut", model(), StopAfter(5))
     resumed = run("cut", model(), resume=str(tmp_path / "cut" / "checkpoint-3"))
-    again, theirs = resumed.optimizer.optimizer, whole.optimizer.optimizer
+    again, theirs = resumed.optimizer.optimizer, uninterrupted.optimizer.optimizer
     assert type(again) is optim.AdamW
     assert_same(again, theirs)
-    weight = whole.model.transformer.h[0].attn.c_attn.weight
+    weight = uninterrupted.model.transformer.h[0].attn.c_attn.weight
     assert isinstance(theirs.state[weight]["exp_avg"], QuantizedTensor)
 
     measured = (tmp_path / "whole.csv").read_text()
@@ -111,8 +111,8 @@ def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(tmp_path: Path) 
     assert sorted(first.parameters()) == sorted(name for name, _ in model().named_parameters())
     for name in first.parameters():
         for state in first.states(name):
-            one, other = (each.tensor(name, state) for each in (first, second))
-            assert torch.equal(one, other)
+            expected, actual = (states.tensor(name, state) for states in (first, second))
+            assert torch.equal(expected, actual)
     name = "transformer.h.0.attn.c_attn.weight"
     pairs = [
         dict(capture.load(tmp_path / f"{run}-states", step=2).gradients(name))
@@ -130,12 +130,12 @@ def test_groups_by_name_go_in_as_params(tmp_path: Path) -> None:
     net = model()
     groups = optim.param_groups(net, overrides={"transformer.wte.*": None}, weight_decay=0.1)
     kwargs = {"lr": 1e-2, "params": groups, "min_quantized_size": 0}
-    made = trainer(tmp_path, net, steps=2, optimizer_cls_and_kwargs=(optim.AdamW8bit, kwargs))
-    made.train()
-    state = made.optimizer.optimizer.state
+    built = trainer(tmp_path, net, steps=2, optimizer_cls_and_kwargs=(optim.AdamW8bit, kwargs))
+    built.train()
+    state = built.optimizer.optimizer.state
     assert isinstance(state[net.transformer.wte.weight]["exp_avg"], torch.Tensor)
     assert isinstance(state[net.transformer.wpe.weight]["exp_avg"], QuantizedTensor)
-    decays = {g["weight_decay"] for g in made.optimizer.optimizer.param_groups}
+    decays = {g["weight_decay"] for g in built.optimizer.optimizer.param_groups}
     assert decays == {0.0, 0.1}
 
 
@@ -143,7 +143,7 @@ def test_groups_by_name_go_in_as_params(tmp_path: Path) -> None:
 def test_bfloat16_with_master_copies_learns(tmp_path: Path, accumulate: int) -> None:
     net = model().to(torch.bfloat16)
     options = {"lr": 1e-2, "min_quantized_size": 0, "master_weights": True}
-    made = trainer(
+    built = trainer(
         tmp_path,
         net,
         steps=8,
@@ -153,10 +153,10 @@ def test_bfloat16_with_master_copies_learns(tmp_path: Path, accumulate: int) -> 
         bf16=True,
         save_strategy="no",
     )
-    before = made.evaluate(data())["eval_loss"]
-    made.train()
-    assert made.evaluate(data())["eval_loss"] < 0.9 * before
-    optimizer = made.optimizer.optimizer
+    before = built.evaluate(data())["eval_loss"]
+    built.train()
+    assert built.evaluate(data())["eval_loss"] < 0.9 * before
+    optimizer = built.optimizer.optimizer
     for p in net.parameters():
         assert p.dtype == torch.bfloat16
         assert torch.equal(p, optimizer.state[p][MASTER].bfloat16())
@@ -189,16 +189,16 @@ def llama() -> nn.Module:
 @pytest.mark.parametrize("make", [model, llama])
 def test_a_checkpoint_has_the_models_names(make: Any, tmp_path: Path) -> None:
     net = make()
-    made = trainer(tmp_path, net, steps=1, save_steps=1, weight_decay=0.1)
-    made.train()
+    built = trainer(tmp_path, net, steps=1, save_steps=1, weight_decay=0.1)
+    built.train()
     states = capture.load(tmp_path / "checkpoint-1")
     assert states.naming == "config.json and model.safetensors"
     named = dict(net.named_parameters())
     assert sorted(states.parameters()) == sorted(named)
     assert states.parameters() != list(named)  # the two groups
     for name, parameter in named.items():
-        own = made.optimizer.optimizer.state[parameter]
-        assert torch.equal(states.tensor(name, "exp_avg"), own["exp_avg"]), name
+        state = built.optimizer.optimizer.state[parameter]
+        assert torch.equal(states.tensor(name, "exp_avg"), state["exp_avg"]), name
 
     config = tmp_path / "checkpoint-1" / "config.json"
     shards = tmp_path / "shards"
@@ -253,24 +253,24 @@ def test_every_rule_has_a_name_in_every_preset(names: list[str], tmp_path: Path)
     assert len(names) == len(rules) * (1 + len(optim.PRESETS))
     assert set(ours.register()) == set(names)  # again
     args = transformers.TrainingArguments(str(tmp_path), use_cpu=True, weight_decay=0.1)
-    made = {}
+    group_of = {}
     for name in names:
         args.optim = transformers.training_args.OptimizerNames(name)
         cls, kwargs = transformers.Trainer.get_optimizer_cls_and_kwargs(args)
         groups = [{"params": [nn.Parameter(torch.zeros(80, 80))], "weight_decay": 0.1}]
         optimizer = cls(groups, **kwargs)
-        made[name] = optimizer.param_groups[0]
-        assert (made[name]["lr"], made[name].get("weight_decay")) == (5e-5, 0.1)
+        group_of[name] = optimizer.param_groups[0]
+        assert (group_of[name]["lr"], group_of[name].get("weight_decay")) == (5e-5, 0.1)
         preset = max(
             (p for p in optim.PRESETS if name.endswith("_" + p.replace("-", "_"))),
             key=len,
             default=None,
         )
         specs = cls.preset_specs(optim.PRESETS[preset or "32bit"])
-        assert made[name]["state_quantizers"] == specs, name
+        assert group_of[name]["state_quantizers"] == specs, name
         rules.discard(cls)
     assert not rules
-    assert made["qmaps_lion_8bit"]["betas"] == (0.9, 0.99)  # the rule's own
+    assert group_of["qmaps_lion_8bit"]["betas"] == (0.9, 0.99)  # the rule's own
 
     args.adam_beta2, args.adam_epsilon = 0.95, 1e-6
     for name, betas in {
@@ -287,8 +287,8 @@ def test_optim_args_take_a_choice_file(names: list[str], tmp_path: Path) -> None
     choice = tmp_path / "choice.json"
     optim.Choice("B128/DE@4s+sr + B128/DE-0@4u", min_quantized_size=0).save(choice)
     text = f"state_quantizers={choice}"
-    made = trainer(tmp_path, model(), steps=1, optim="qmaps_adamw", optim_args=text)
-    optimizer = made.create_optimizer()
+    built = trainer(tmp_path, model(), steps=1, optim="qmaps_adamw", optim_args=text)
+    optimizer = built.create_optimizer()
     assert {row.quantizer for row in optimizer.memory()} == {"B128/DE@4s+sr", "B128/DE-0@4u"}
 
 
@@ -311,11 +311,11 @@ def test_a_named_optimizer_trains_as_its_class(names: list[str], tmp_path: Path)
         {"optim": "qmaps_adamw_8bit", "optim_args": text, "learning_rate": 1e-2},
         {"optimizer_cls_and_kwargs": CHOSEN},
     )
-    made = []
+    trainers = []
     for options in kinds:
-        made.append(trainer(tmp_path, model(), steps=2, save_strategy="no", **options))
-        made[-1].train()
-    assert_same(*(each.optimizer.optimizer for each in made))
+        trainers.append(trainer(tmp_path, model(), steps=2, save_strategy="no", **options))
+        trainers[-1].train()
+    assert_same(*(built.optimizer.optimizer for built in trainers))
     (args,) = transformers.HfArgumentParser(
         transformers.TrainingArguments
     ).parse_args_into_dataclasses(
@@ -326,7 +326,7 @@ def test_a_named_optimizer_trains_as_its_class(names: list[str], tmp_path: Path)
 
 @pytest.mark.parametrize(("name", "states"), [("qmaps_adamw_4bit", "4bit"),
                                               ("qmaps_adamw", "32bit")])  # fmt: skip
-def test_a_resumed_run_says_that_it_keeps_its_quantizers(
+def test_a_resumed_run_warns_that_it_keeps_its_quantizers(
     names: list[str], name: str, states: str, tmp_path: Path
 ) -> None:
     options = {"optim_args": "min_quantized_size=0"}
@@ -407,10 +407,10 @@ def test_values_of_optim_args(
 
 def test_entries_of_other_packages_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers, kinds = ours._tables()
-    name, later, own = "qmaps_adamw_8bit", "qmaps_lion_8bit", "theirs_adamw"
+    name, later, foreign = "qmaps_adamw_8bit", "qmaps_lion_8bit", "theirs_adamw"
     before, after = (lambda _: "before"), (lambda _: "after")
     monkeypatch.setitem(handlers, name, before)
-    monkeypatch.setitem(handlers, own, before)
+    monkeypatch.setitem(handlers, foreign, before)
     monkeypatch.setattr(
         kinds, "_missing_", classmethod(lambda _, value: kinds.SGD if value == "s" else None)
     )
@@ -420,7 +420,7 @@ def test_entries_of_other_packages_stay(monkeypatch: pytest.MonkeyPatch) -> None
     assert kinds("s") is kinds.SGD
     handlers[later] = after
     ours.unregister()
-    assert handlers[name] is handlers[own] is before
+    assert handlers[name] is handlers[foreign] is before
     assert handlers.pop(later) is after
     assert kinds("s") is kinds.SGD
     assert not [key for key in handlers if key.startswith("qmaps_") and key != name]

@@ -33,7 +33,7 @@ def call(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, st
 
 
 def blank(figure: Figure, path: Path) -> None:
-    """Save a figure without rendering it, which takes long and has its tests in tests/figures."""
+    """Save a figure without rendering it; tests in tests/figures render."""
     assert figure.axes
     path.write_bytes(b"a picture")
 
@@ -51,7 +51,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw two figures instead of eleven, where the others have a test already."""
+    """Draw two figures instead of eleven, in tests about other things."""
     two = dict(list(declare._PICTURES.items())[:2])
     monkeypatch.setattr(declare, "_PICTURES", two)
 
@@ -97,17 +97,17 @@ def test_running_again_finds_everything_done(lab: Path, tmp_path: Path, capsys) 
     stamps = [path.stat().st_mtime_ns for path in files]
     code, out, err = call(f"lab stdlib-lm-tiny --steps 10 --out {lab} --json", capsys)
     assert (code, err) == (0, "")
-    told = json.loads(out)
-    assert (told["out"], told["report"]) == (str(lab), str(lab / "report.html"))
-    assert told["verdict"] in LEVELS
-    assert told["code"].startswith("from qmaps.optim import AdamW")
+    summary = json.loads(out)
+    assert (summary["out"], summary["report"]) == (str(lab), str(lab / "report.html"))
+    assert summary["verdict"] in LEVELS
+    assert summary["code"].startswith("from qmaps.optim import AdamW")
     assert stamps == [path.stat().st_mtime_ns for path in files]
     code, _, err = call(f"lab stdlib-lm-tiny --steps 11 --out {lab}", capsys)
     assert code == 2
     assert "holds a run with steps=10, but 11 was requested" in err
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path: Path, capsys, monkeypatch) -> None:
+def test_ctrl_c_exits_with_one_line(tmp_path: Path, capsys, monkeypatch) -> None:
     from qmaps import capture
 
     def interrupted(*_: object, **__: object) -> None:
@@ -149,9 +149,9 @@ def test_capture_sweep_figures_and_report_of_own_states(tmp_path: Path, capsys) 
     assert set(rows["quantizer"]) == {
         "B128/DE@4s", "B64/nf4@4s", "rank1/linear@4u", "B64/nf4@4s + rank1/linear@4u",
     }  # fmt: skip
-    kept = pd.read_parquet(run / "sweep" / "sweep.parquet")
+    frame = pd.read_parquet(run / "sweep" / "sweep.parquet")
     assert rows["mean_square"].min() < 1e-10
-    pd.testing.assert_series_equal(rows["mean_square"], kept["mean_square"], rtol=0, atol=0)
+    pd.testing.assert_series_equal(rows["mean_square"], frame["mean_square"], rtol=0, atol=0)
     assert call(f"figures {states} --out {run}", capsys)[0] == 0
     code, out, _ = call(f"report {run}", capsys)
     assert code == 0
@@ -219,10 +219,10 @@ def test_a_recommendation_is_printed_and_written(states: Path, tmp_path: Path, c
         assert text not in printed
     code, every, _ = call(f"{command} --bits 9 --all", capsys)
     assert code == 0
-    told = " ".join(every.split())
+    joined = " ".join(every.split())
     for text in ("up to 4.3 bits per state element", "more than 8.3 bits", "(diagnostic)",
                  "best up to 2.3 bits: none", f"best up to 8.3 bits: {pairs[1]}"):  # fmt: skip
-        assert text in told
+        assert text in joined
     chosen = qmaps.load_choice(run / "recommend" / "choice.json")["state_quantizers"]
     assert [q.spec for q in chosen.values()] == pairs[1].split(" + ")
     names = {path.name for path in (run / "recommend").iterdir()}
@@ -233,11 +233,11 @@ def test_a_recommendation_is_printed_and_written(states: Path, tmp_path: Path, c
     for text in ("Gradients were not recorded", f"<b>{pairs[1]}</b>", "14.3 KiB", "75% saved"):
         assert text.lower() in page.lower()
     code, out, _ = call(f"{command} --bytes 8000 --json", capsys)
-    about = json.loads(out)
-    assert about["nbytes"] == 7656
-    assert about["choice"]["state_quantizers"]["exp_avg"] == "B128/DE@4s"
-    assert about["choice"] == json.loads((run / "recommend" / "choice.json").read_text())
-    assert [row["quantizer"] for row in about["pairs"]] == pairs
+    summary = json.loads(out)
+    assert summary["nbytes"] == 7656
+    assert summary["choice"]["state_quantizers"]["exp_avg"] == "B128/DE@4s"
+    assert summary["choice"] == json.loads((run / "recommend" / "choice.json").read_text())
+    assert [row["quantizer"] for row in summary["pairs"]] == pairs
 
 
 def test_capture_of_a_checkpoint(tmp_path: Path, capsys) -> None:
@@ -371,9 +371,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tensors = load_file(snapshot)
     tensors["0"][3, 3] = float("nan")
     with safe_open(snapshot, "pt") as file:
-        # Without the checksums, which would tell first.
-        about = {"qmaps_capture": file.metadata()["qmaps_capture"]}
-        save_file(tensors, places["nan"] / snapshot.name, metadata=about)
+        # Without the checksums; otherwise they would fail first.
+        metadata = {"qmaps_capture": file.metadata()["qmaps_capture"]}
+        save_file(tensors, places["nan"] / snapshot.name, metadata=metadata)
     places["file"].write_text("")
     places["text"].write_text("no checkpoint")
     layer = torch.nn.Linear(90, 90)

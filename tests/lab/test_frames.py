@@ -1,4 +1,4 @@
-"""Frames of captured states: whose they are, and what becomes of damaged ones."""
+"""Frames of captured states: their states' identity, and repair of damaged frames."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.slow
 
 
 def test_frames_that_are_damaged_or_of_unknown_states_are_made_again(tmp_path: Path) -> None:
-    made = analyze_states(states(), tmp_path)
-    expected = {path: path.read_bytes() for path in made}
-    stamps = {path: path.stat().st_mtime_ns for path in made}
-    first, second = made[0], made[3]
+    frames = analyze_states(states(), tmp_path)
+    expected = {path: path.read_bytes() for path in frames}
+    stamps = {path: path.stat().st_mtime_ns for path in frames}
+    first, second = frames[0], frames[3]
     first.write_bytes(expected[first][:-1])
     flipped = bytearray(expected[second])
     flipped[len(flipped) // 2] ^= 1
@@ -35,22 +35,22 @@ def test_frames_that_are_damaged_or_of_unknown_states_are_made_again(tmp_path: P
     with pytest.raises(OutputError):
         draw(tmp_path)
     analyze_states(states(), tmp_path)
-    assert {path: path.read_bytes() for path in made} == expected
-    kept = {path for path in made if path.stat().st_mtime_ns == stamps[path]}
-    assert kept == set(made) - {first, second}
+    assert {path: path.read_bytes() for path in frames} == expected
+    untouched = {path for path in frames if path.stat().st_mtime_ns == stamps[path]}
+    assert untouched == set(frames) - {first, second}
 
-    about = tmp_path / "frames" / "states.json"
-    about.write_bytes(about.read_bytes().replace(b"states", b"stares"))
+    identity = tmp_path / "frames" / "states.json"
+    identity.write_bytes(identity.read_bytes().replace(b"states", b"stares"))
     with pytest.raises(OutputError) as caught:
         analyze_states(states(), tmp_path)
     assert str(caught.value) == (
         f"out={str(tmp_path / 'frames')!r} has a damaged states.json; delete the folder or "
         "give another one"
     )
-    about.unlink()
+    identity.unlink()
     analyze_states(states(), tmp_path)
-    assert {path: path.read_bytes() for path in made} == expected
-    assert not any(path.stat().st_mtime_ns == stamps[path] for path in made)
+    assert {path: path.read_bytes() for path in frames} == expected
+    assert not any(path.stat().st_mtime_ns == stamps[path] for path in frames)
 
 
 NAMES = ["up.weight", "up.bias", "down.weight", "down.bias"]
@@ -58,7 +58,7 @@ NAMES = ["up.weight", "up.bias", "down.weight", "down.bias"]
 
 @pytest.fixture
 def named(tmp_path: Path) -> CapturedStates:
-    """States of a checkpoint without names, under names that the caller gives."""
+    """States of a checkpoint without names, under the caller's names."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(80, 70), torch.nn.Linear(70, 90))
     optimizer = torch.optim.AdamW(model.parameters())

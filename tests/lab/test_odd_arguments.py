@@ -1,4 +1,4 @@
-"""The command line with arguments that nobody meant: one line, strict JSON, and told early."""
+"""The command line with odd arguments: one line, strict JSON, and early errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def strictly(text: str) -> object:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with captured states, a checkpoint, and modules that make no model."""
+    """A folder with captured states, a checkpoint, and modules without a model."""
     folder = tmp_path_factory.mktemp("odd")
     layer = torch.nn.Parameter(torch.zeros(80, 90))
     optimizer = torch.optim.AdamW([("$\\frac{1}$\n<b>", layer)], lr=float("inf"))
@@ -59,7 +59,7 @@ EMPTY = (
     "must be a size such as 7B, a config.json, a .safetensors file or its index, or a folder of "
     "them"
 )
-UNWRITABLE = {  # command: what is said of an output, before any work
+UNWRITABLE = {  # command: the message on an output, before any work
     "capture digits --out /proc/none": "out='/proc/none' cannot be written (No such file or "
     "directory); give a writable folder",
     "sweep states --out /proc/none": "out='/proc/none' cannot be written (No such file or "
@@ -75,7 +75,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("command", REFUSED)
-def test_what_cannot_be_is_told_before_any_work(
+def test_bad_arguments_are_refused_before_any_work(
     command: str, place: Path, capsys, monkeypatch
 ) -> None:
     def works(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""From a checkpoint, or from a training, to the page; an interrupted run goes on."""
+"""From a checkpoint or a training to the page; an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
-    """A Trainer's folder, with a name that HTML must escape."""
+    """A Trainer's folder, with HTML characters in a name."""
     folder = tmp_path / "<b>-5"
     folder.mkdir()
     torch.manual_seed(0)
@@ -63,25 +63,25 @@ def test_an_interrupted_run_goes_on_to_a_whole_page(
     monkeypatch.setattr(pipeline, "draw", draw)
     # Rendering takes most of the time, and tests of figures do it.
     monkeypatch.setattr(figures, "save", lambda figure, path: path.write_bytes(b"a picture"))
-    kept = {
+    before = {
         p: p.stat().st_mtime_ns
         for p in out.rglob("*.*")
         if p.suffix in (".safetensors", ".parquet")
     }
-    assert len(kept) == 1 + 3 + 9 + 2
-    del kept[out / "sweep" / "sweep.parquet"]  # put together anew from its parts
+    assert len(before) == 1 + 3 + 9 + 2
+    del before[out / "sweep" / "sweep.parquet"]  # put together anew from its parts
 
     code, text, err = call(f"{command} --json", capsys)
     assert (code, err) == (0, "")
-    told = json.loads(text)
-    assert told.pop("verdict") in LEVELS
-    assert told.pop("reason")
-    assert told.pop("code").startswith("from qmaps.optim import AdamW")
-    assert told == {
+    summary = json.loads(text)
+    assert summary.pop("verdict") in LEVELS
+    assert summary.pop("reason")
+    assert summary.pop("code").startswith("from qmaps.optim import AdamW")
+    assert summary == {
         "out": str(out), "report": str(out / "report.html"), "captured_step": 3,
         "naming": "names.txt",
     }  # fmt: skip
-    assert kept == {path: path.stat().st_mtime_ns for path in kept}
+    assert before == {path: path.stat().st_mtime_ns for path in before}
     page = (out / "report.html").read_text()
     assert len(re.findall(r'<img [^>]*src="data:image/png;base64,', page)) == 10
     for words in (
@@ -100,7 +100,7 @@ def test_an_interrupted_run_goes_on_to_a_whole_page(
     code, _, err = call(command, capsys)
     assert code == 2
     assert "holds other states than" in err
-    assert kept == {path: path.stat().st_mtime_ns for path in kept}
+    assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_workers_share_every_stage_of_a_training(tmp_path: Path, monkeypatch) ->
             super().start(trainings)
 
     monkeypatch.setattr(executors, "new_pool", pool)
-    monkeypatch.setattr(pipeline, "Trainings", lambda _, told: Pickled(1, told))
+    monkeypatch.setattr(pipeline, "Trainings", lambda _, progress: Pickled(1, progress))
     monkeypatch.setattr(figures, "save", lambda figure, path: path.write_bytes(b"a picture"))
     monkeypatch.setattr(recommend, "run", partial(recommend.run, steps=4))
     page = lab.run(
@@ -174,7 +174,7 @@ def test_workers_share_every_stage_of_a_training(tmp_path: Path, monkeypatch) ->
         pairs=["B128/DE@4s + B128/DE-0@4u"],
         contenders=[],
         workers=2,
-        progress=lambda *told: stages.append(told),
+        progress=lambda *call: stages.append(call),
     )
     assert page.exists()
     assert len(pools) == 1
@@ -185,5 +185,5 @@ def test_workers_share_every_stage_of_a_training(tmp_path: Path, monkeypatch) ->
         "2 jobs on workers",
         "9 jobs on workers",
     ]
-    assert ("train 32-bit AdamW", 2, 2) in {told[:3] for told in stages}
+    assert ("train 32-bit AdamW", 2, 2) in {progress[:3] for progress in stages}
     assert stages[-1] == ("draw figures", 11, 11, "")

@@ -1,4 +1,4 @@
-"""A converted model computes what the plain model with the decoded weights computes."""
+"""A converted model computes like the plain model with the decoded weights."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Tensor]]]
 
 
 def drawn(make: Callable[[], nn.Module]) -> nn.Module:
-    """The layer with weights that are all different."""
+    """The layer with all weights different."""
     torch.manual_seed(0)
     model = make()
     with torch.no_grad():
@@ -95,18 +95,18 @@ def test_outputs_and_gradients_have_the_bits_of_the_plain_layer(name: str) -> No
     (expected * weights).sum().backward()
     (outcome * weights).sum().backward()
     q = qmaps.quantizer(GRADS)
-    for (key, param), (_, other) in zip(
+    for (key, param), (_, plain_param) in zip(
         model.named_parameters(), plain.named_parameters(), strict=True
     ):
         assert isinstance(param, lpmm.LowPrecisionParameter)
         assert isinstance(param, nn.Parameter)
-        assert other.grad is not None
+        assert plain_param.grad is not None
         assert param.accumulator is not None
         if param.accumulator.count == 1:
-            assert torch.equal(param.grad.decode(), q.quantize(other.grad).dequantize()), key
-        else:  # a layer that uses a parameter more than once adds each time
+            assert torch.equal(param.grad.decode(), q.quantize(plain_param.grad).dequantize()), key
+        else:  # a layer adds for each use of a parameter
             assert name.startswith("MultiheadAttention")
-            assert torch.allclose(param.grad.decode(), other.grad, atol=0.05), key
+            assert torch.allclose(param.grad.decode(), plain_param.grad, atol=0.05), key
 
 
 @pytest.mark.parametrize("name", ["MultiheadAttention", "TransformerEncoderLayer", "LSTM"])
@@ -153,7 +153,7 @@ def test_tied_weights_stay_tied_and_add_each_use() -> None:
 
 
 class Live(TorchDispatchMode):
-    """The most bytes of float storage, made within the block, that lived at the same time."""
+    """Peak bytes of new float storage alive in the block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Live(TorchDispatchMode):
             if type(t) is Tensor and t.is_floating_point():
                 storage = t.untyped_storage()
                 self._known[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self._known = {key: kept for key, kept in self._known.items() if not kept[0].expired()}
+        self._known = {key: entry for key, entry in self._known.items() if not entry[0].expired()}
         self.peak = max(self.peak, sum(nbytes for _, nbytes in self._known.values()))
         return result
 
@@ -204,8 +204,8 @@ def test_autograd_keeps_codes_between_forward_and_backward() -> None:
     model = lpmm.convert(deep())
     with Live() as live:
         loss = model(torch.ones(1, 128)).sum()
-        held = sum(nbytes for kept, nbytes in live._known.values() if not kept.expired())
-    assert held < layer  # activations only
+        alive = sum(nbytes for storage, nbytes in live._known.values() if not storage.expired())
+    assert alive < layer  # activations only
     loss.backward()
     assert all(param.accumulator.count == 1 for param in model.parameters())
 
@@ -220,20 +220,20 @@ def test_checkpointing_gives_the_same_gradients_and_keeps_its_savings(reentrant:
         ]
     )
     once, again = (lpmm.convert(copy.deepcopy(model), grads=GRADS) for _ in range(2))
-    held = []
+    alive = []
     for copied in (once, again):
         with Live() as live:
             y = x
             for part in copied:
                 y = part(y) if copied is once else checkpoint(part, y, use_reentrant=reentrant)
             loss = y.square().sum()
-            held.append(sum(n for kept, n in live._known.values() if not kept.expired()))
+            alive.append(sum(n for storage, n in live._known.values() if not storage.expired()))
         loss.backward()
-    for one, other in zip(once.parameters(), again.parameters(), strict=True):
-        assert one.accumulator.count == other.accumulator.count == 1
-        assert torch.equal(one.grad.decode(), other.grad.decode())
+    for expected, actual in zip(once.parameters(), again.parameters(), strict=True):
+        assert expected.accumulator.count == actual.accumulator.count == 1
+        assert torch.equal(expected.grad.decode(), actual.grad.decode())
     activation = x.numel() * 4
-    assert held[0] - held[1] >= 3 * activation
+    assert alive[0] - alive[1] >= 3 * activation
 
 
 def test_gradients_of_gradients_are_refused() -> None:
@@ -277,7 +277,7 @@ def test_frozen_parameters_are_codes_without_gradients() -> None:
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_what_is_frozen_when_it_is_converted_trains_once_it_thaws(copied: bool) -> None:
+def test_layers_frozen_at_conversion_train_after_they_thaw(copied: bool) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     plain = with_decoded_weights(model, "B2048/linear0@12s")
     model[0].requires_grad_(False)
@@ -305,7 +305,7 @@ def weight(spec: str = "B64/linear0@16s") -> Iterator[Any]:
         yield lpmm.convert(nn.Linear(8, 8), spec).weight
 
 
-def test_what_writes_in_place_writes_the_codes() -> None:
+def test_in_place_operations_write_the_codes() -> None:
     with weight() as w:
         before = w.decode()
         for write, expected in (
@@ -376,14 +376,14 @@ def test_checkpoints_load_into_the_plain_model_and_back_exactly() -> None:
     assert all(type(value) is Tensor for value in saved.values())
     plain = deep()
     plain.load_state_dict(saved)
-    for param, other in zip(model.parameters(), plain.parameters(), strict=True):
-        assert torch.equal(param.decode(), other)
+    for param, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(param.decode(), expected)
     torch.manual_seed(2)
     other_model = lpmm.convert(nn.Sequential(*[nn.Linear(128, 128, bias=False) for _ in range(12)]))
     other_model.load_state_dict(plain.state_dict())
-    for param, other in zip(model.parameters(), other_model.parameters(), strict=True):
-        assert torch.equal(param.codes.packed, other.codes.packed)
-        assert torch.equal(param.codes.scales[0], other.codes.scales[0])
+    for param, expected in zip(model.parameters(), other_model.parameters(), strict=True):
+        assert torch.equal(param.codes.packed, expected.codes.packed)
+        assert torch.equal(param.codes.scales[0], expected.codes.scales[0])
 
 
 @pytest.mark.parametrize("copied", [False, True])
@@ -401,10 +401,10 @@ def test_assigning_a_checkpoint_copies_it_into_the_codes(copied: bool) -> None:
 
 
 def reloaded(model: nn.Module, spec: str, dtype: torch.dtype) -> nn.Module:
-    """Another model, converted and loaded."""
-    other = lpmm.convert(nn.Linear(64, 40, bias=False).to(dtype), spec, GRADS)
-    other.load_state_dict(copy.deepcopy(model.state_dict()))
-    return other
+    """Another model, converted, with the state loaded."""
+    twin = lpmm.convert(nn.Linear(64, 40, bias=False).to(dtype), spec, GRADS)
+    twin.load_state_dict(copy.deepcopy(model.state_dict()))
+    return twin
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -427,10 +427,10 @@ def test_weights_of_maps_without_minus_1_survive_any_number_of_checkpoints(
             model.load_state_dict(copy.deepcopy(model.state_dict()))
         assert torch.equal(model.weight.decode(), weights)
         if dtype == torch.float32 and not spec.startswith(("rank1", "B32x8")):
-            other = reloaded(reloaded(model, spec, dtype), spec, dtype)
-            assert torch.equal(other.weight.decode(), weights)
+            twice = reloaded(reloaded(model, spec, dtype), spec, dtype)
+            assert torch.equal(twice.weight.decode(), weights)
             plain = nn.Linear(64, 40, bias=False)
-            plain.load_state_dict(other.state_dict())
+            plain.load_state_dict(twice.state_dict())
             assert torch.equal(lpmm.convert(plain, spec, GRADS).weight.decode(), weights)
         model(torch.ones(2, 64, dtype=dtype)).square().sum().backward()
         optimizer.step()
@@ -442,14 +442,14 @@ def test_saved_codes_give_way_to_values_that_have_changed_and_are_checked() -> N
     model = lpmm.convert(nn.Linear(8, 4), "B32x8/DE@4s+sr", GRADS)
     saved = model.state_dict()
     saved["weight"].mul_(0.5)
-    other = lpmm.convert(nn.Linear(8, 4), "B32x8/DE@4s+sr", GRADS)
-    other.load_state_dict(saved)
-    assert torch.equal(other.bias.codes.packed, model.bias.codes.packed)
-    assert torch.allclose(other.weight.decode(), saved["weight"], atol=0.05)
-    assert not torch.allclose(other.weight.decode(), model.weight.decode(), atol=0.05)
+    loaded = lpmm.convert(nn.Linear(8, 4), "B32x8/DE@4s+sr", GRADS)
+    loaded.load_state_dict(saved)
+    assert torch.equal(loaded.bias.codes.packed, model.bias.codes.packed)
+    assert torch.allclose(loaded.weight.decode(), saved["weight"], atol=0.05)
+    assert not torch.allclose(loaded.weight.decode(), model.weight.decode(), atol=0.05)
     saved["weight"].qmaps_codes["packed"] = torch.zeros(3, dtype=torch.uint8)
     with pytest.raises(BadValueError) as caught:
-        other.load_state_dict(saved)
+        loaded.load_state_dict(saved)
     assert str(caught.value) == (
         "qmaps_codes of 'weight' in state_dict: packed has 3 elements of torch.uint8; "
         "B32x8/DE@4s+sr of shape (4, 8) needs 16 elements of torch.uint8"
@@ -474,11 +474,11 @@ def test_copies_share_nothing() -> None:
     model.weight.stepped(5)
     copied = copy.deepcopy(model)
     loaded = pickle.loads(pickle.dumps(model))
-    for other in (copied, loaded):
-        assert torch.equal(other.weight.decode(), model.weight.decode())
-        assert (other.weight.accumulator.seed, other.weight.accumulator.step) == (3, 5)
+    for duplicate in (copied, loaded):
+        assert torch.equal(duplicate.weight.decode(), model.weight.decode())
+        assert (duplicate.weight.accumulator.seed, duplicate.weight.accumulator.step) == (3, 5)
         with torch.no_grad():
-            other.weight.mul_(0)
+            duplicate.weight.mul_(0)
     assert torch.equal(copied.weight.grad.decode(), model.weight.grad.decode())
     assert model.weight.decode().any()
 
@@ -516,7 +516,7 @@ def test_copies_share_nothing() -> None:
         )),
     ],
 )  # fmt: skip
-def test_what_convert_refuses(model: Any, options: dict[str, Any], message: str) -> None:
+def test_bad_input_of_convert_is_refused(model: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises((BadValueError, BadTypeError)) as caught:
         lpmm.convert(model, **options)
     assert str(caught.value) == message
@@ -547,12 +547,12 @@ def test_skipped_parameters_stay_as_they_are() -> None:
 
 
 def test_a_pickled_model_keeps_a_codebook_of_ones_own() -> None:
-    mine = qmaps.normalize.BlockWise(64) / qmaps.Codebook([-1, -0.25, 0, 0.25, 1])
-    model = lpmm.convert(nn.Linear(8, 8), grads=mine)
+    quantizer = qmaps.normalize.BlockWise(64) / qmaps.Codebook([-1, -0.25, 0, 0.25, 1])
+    model = lpmm.convert(nn.Linear(8, 8), grads=quantizer)
     again = pickle.loads(pickle.dumps(model))
-    for each in (model, again):
-        each(X).sum().backward()
-    assert again.weight.thawed[0] == mine
+    for net in (model, again):
+        net(X).sum().backward()
+    assert again.weight.thawed[0] == quantizer
     assert torch.equal(again.weight.grad.decode(), model.weight.grad.decode())
 
 

@@ -1,4 +1,4 @@
-"""Model memory: what is predicted is what live tensors take."""
+"""Model memory: predictions equal the bytes of live tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def net() -> nn.Module:
 @pytest.mark.parametrize("params", ["B2048/linear0@12s+sr", "B100/linear0@10s", "rank1/linear0@8s"])
 @pytest.mark.parametrize("grads", ["B2048/linear0@8s+sr", "B64x8/linear0@6s"])
 @pytest.mark.parametrize("momentum", ["B2048/DE@8s+sr", "B128/DE@4s", "32bit"])
-def test_the_prediction_is_what_a_trained_model_takes(
+def test_the_prediction_equals_the_memory_of_a_trained_model(
     params: str, grads: str, momentum: str
 ) -> None:
     predicted = lpmm.predict(net(), params, grads, {"momentum_buffer": momentum})
@@ -38,16 +38,16 @@ def test_the_prediction_is_what_a_trained_model_takes(
 def test_the_papers_bits() -> None:
     """28 for 12/8/8, 96 in full precision, 72 with 8-bit momentum, and scales."""
     model = nn.Linear(2048, 512, bias=False)
-    whole = lpmm.predict(model, "32bit", None, {"momentum_buffer": "32bit"})
+    full = lpmm.predict(model, "32bit", None, {"momentum_buffer": "32bit"})
     eight = lpmm.predict(model, None, None, {"momentum_buffer": "B2048/DE@8s"})
     ours = lpmm.predict(model)
-    assert whole.bits_per_parameter == 96
+    assert full.bits_per_parameter == 96
     assert eight.bits_per_parameter == 72 + 32 / 2048
     assert ours.bits_per_parameter == 28 + 3 * 32 / 2048
     plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(1, 2048)).sum().backward()
     plain.step()
-    assert lpmm.measure(model, plain) == whole
+    assert lpmm.measure(model, plain) == full
 
 
 def test_a_model_without_memory_will_do() -> None:
@@ -58,8 +58,8 @@ def test_a_model_without_memory_will_do() -> None:
 
 def test_small_states_can_stay_in_32_bits() -> None:
     model = nn.Linear(50, 2)
-    some = lpmm.predict(model, states={"a": "B256/DE@8s"}, min_quantized_size=2)
-    assert some.states == {"a": 104 + 8}
+    predicted = lpmm.predict(model, states={"a": "B256/DE@8s"}, min_quantized_size=2)
+    assert predicted.states == {"a": 104 + 8}
     assert lpmm.predict(model, states={"a": "B256/DE@8s"}).states == {"a": 104 + 6}
 
 
@@ -73,7 +73,7 @@ def test_small_states_can_stay_in_32_bits() -> None:
          "see their inputs"),
     ],
 )  # fmt: skip
-def test_what_is_refused(call: Any, error: type[Exception], message: str) -> None:
+def test_bad_arguments_are_refused(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == message

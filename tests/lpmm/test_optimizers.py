@@ -40,8 +40,8 @@ def codes(model: nn.Module) -> list[Tensor]:
     return [part for p in model.parameters() for part in (p.codes.packed, *p.codes.scales)]
 
 
-def same(one: nn.Module, other: nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(codes(one), codes(other), strict=True))
+def same(ours: nn.Module, theirs: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(codes(ours), codes(theirs), strict=True))
 
 
 def sgd(model: nn.Module, **options: Any) -> lpmm.LPMMSGD:
@@ -111,8 +111,8 @@ def test_adam_steps_as_adam_does_between_its_roundings() -> None:
         reference.zero_grad()
         backward(plain, number)
         reference.step()
-    for param, other in zip(model.parameters(), plain.parameters(), strict=True):
-        assert torch.allclose(param.decode(), other, atol=3e-3)
+    for param, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(param.decode(), expected, atol=3e-3)
     defaults = lpmm.LPMMAdam(lpmm.convert(net()).parameters()).memory()
     assert [row.quantizer for row in defaults][:2] == ["B2048/DE-sym@8s+sr", "B2048/DE-0@8u+sr"]
 
@@ -140,10 +140,10 @@ def test_optimizers_of_plain_models_refuse_converted_ones(make: Any) -> None:
 
 
 def test_small_steps_arrive_on_average_where_rounding_is_stochastic() -> None:
-    """Steps of a tenth of delta: to nearest none arrives, at random all do in the mean."""
+    """Steps of a tenth of delta: lost by nearest rounding, kept in expectation by stochastic."""
     moved = {}
     x = torch.ones(1, 2000)
-    x[0, 0] = 0  # what sets the scale stays where it is
+    x[0, 0] = 0  # this element sets the scale
     for rounding in ("", "+sr"):
         model = nn.Linear(2000, 1, bias=False)
         with torch.no_grad():
@@ -181,7 +181,7 @@ def test_micro_batches_add_up_and_zero_grad_leaves_them() -> None:
 
 
 def test_micro_batches_left_out_for_infinity_begin_the_step_anew() -> None:
-    """As by hand or by a trainer that skips what is not finite, before `step`."""
+    """A trainer may skip batches with infinite gradients before `step`."""
     model = lpmm.convert(net(), PARAMS, GRADS)
     optimizer = sgd(model, accumulation_steps=2)
     backward(model, 0)
@@ -190,10 +190,10 @@ def test_micro_batches_left_out_for_infinity_begin_the_step_anew() -> None:
     optimizer.zero_grad()
     assert all(param.grad is None for param in model.parameters())
     twin = lpmm.convert(net(), PARAMS, GRADS)
-    other = sgd(twin, accumulation_steps=2)
+    expected = sgd(twin, accumulation_steps=2)
     for number in range(2, 4):
-        for each, steps in ((model, optimizer), (twin, other)):
-            backward(each, number)
+        for trained, steps in ((model, optimizer), (twin, expected)):
+            backward(trained, number)
             steps.step()
             steps.zero_grad()
     assert same(model, twin)
@@ -213,18 +213,18 @@ def test_infinity_that_a_step_has_seen_waits_for_the_last_micro_batch() -> None:
 
 def test_a_grad_scaler_takes_all_micro_batches_at_once() -> None:
     model, twin = (lpmm.convert(net(), PARAMS, "B32/linear0@16s") for _ in range(2))
-    optimizer, other = sgd(model), sgd(twin, accumulation_steps=2)
+    optimizer, expected = sgd(model), sgd(twin, accumulation_steps=2)
     scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
     for number in range(2):
         x, y = data(number)
         scaler.scale((model(x) - y).square().mean()).backward()
         backward(twin, number)
-        other.step()
+        expected.step()
     scaler.step(optimizer)
     assert same(model, twin)
     backward(twin, 0)
     with pytest.raises(BadValueError) as caught:
-        scaler.step(other)
+        scaler.step(expected)
     assert str(caught.value) == (
         "accumulation_steps=2 cannot be combined with a GradScaler, which would unscale the sum "
         "once for each micro-batch; set accumulation_steps=1 and call scaler.step after the last "
@@ -279,13 +279,13 @@ def test_training_resumes_bit_for_bit(done: int, spec: str, dtype: torch.dtype) 
         backward(straight, number)
         optimizer.step()
     resumed = lpmm.convert(net(1).to(dtype), spec, GRADS)
-    other = sgd(resumed, accumulation_steps=2)
+    again = sgd(resumed, accumulation_steps=2)
     loaded = torch.load(io.BytesIO(saved.getvalue()), weights_only=True)
     resumed.load_state_dict(loaded["model"])
-    other.load_state_dict(loaded["optimizer"])
+    again.load_state_dict(loaded["optimizer"])
     for number in range(done, 8):
         backward(resumed, number)
-        other.step()
+        again.step()
     assert same(straight, resumed)
 
 
@@ -305,13 +305,13 @@ def test_a_checkpoint_of_torch_goes_on_in_low_precision() -> None:
 
 
 def test_gradients_of_another_width_are_refused() -> None:
-    one = lpmm.convert(net(), grads="B32/linear0@8s")
-    optimizer = sgd(one, accumulation_steps=2)
-    backward(one, 0)
+    eight_bit = lpmm.convert(net(), grads="B32/linear0@8s")
+    optimizer = sgd(eight_bit, accumulation_steps=2)
+    backward(eight_bit, 0)
     optimizer.step()
-    other = sgd(lpmm.convert(net(), grads="B32/linear0@6s"), accumulation_steps=2)
+    six_bit = sgd(lpmm.convert(net(), grads="B32/linear0@6s"), accumulation_steps=2)
     with pytest.raises(BadValueError) as caught:
-        other.load_state_dict(optimizer.state_dict())
+        six_bit.load_state_dict(optimizer.state_dict())
     assert str(caught.value) == (
         "state_dict has a gradient of parameter '0.weight' with quantizer B32/linear0@8s and shape "
         "(7, 10); it must have quantizer B32/linear0@6s and shape (7, 10)"
@@ -322,7 +322,7 @@ def test_gradients_of_another_width_are_refused() -> None:
 
 
 def poisoned(**options: Any) -> tuple[nn.Module, lpmm.LPMMSGD]:
-    """A model that has taken a step and now holds a gradient with a NaN in its second block."""
+    """A model after one step, with a NaN in the second block of its gradient."""
     model = lpmm.convert(net(), PARAMS, GRADS)
     optimizer = sgd(model, **options)
     backward(model, 0)
@@ -414,8 +414,8 @@ def test_the_fused_step_has_the_bits_of_the_reference(
             momentum = [sgd_.state[p]["momentum_buffer"] for p in model.parameters()]
             values = [m if isinstance(m, Tensor) else m.dequantize() for m in momentum]
             results.append([*codes(model), *values])
-    for one, other in zip(*results, strict=True):
-        assert torch.equal(one, other)
+    for native, expected in zip(*results, strict=True):
+        assert torch.equal(native, expected)
 
 
 @pytest.mark.skipif(qmaps.backend() != "native", reason="the native engine is not built")
@@ -436,5 +436,5 @@ def test_the_fused_step_looks_anew_after_a_change() -> None:
                 backward(model, number)
                 optimizer.step()
             results.append(codes(model))
-    for one, other in zip(*results, strict=True):
-        assert torch.equal(one, other)
+    for native, expected in zip(*results, strict=True):
+        assert torch.equal(native, expected)

@@ -1,4 +1,4 @@
-"""Maps that round in a transformed domain."""
+"""Maps with rounding in a transformed domain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def transforms(map_: Map) -> list[Fraction]:
 
 @pytest.mark.parametrize("name", INVERSES)
 def test_values_and_thresholds_are_exact(name: str) -> None:
-    """A threshold is the last float32 that is not above where the transform is halfway."""
+    """A threshold is the last float32 up to the midpoint of the transform."""
     for map_ in forms(qmaps.maps.REGISTRY[name]):
         exact = transforms(map_)
         values = [float(INVERSES[name](y)) for y in exact]
@@ -58,16 +58,16 @@ def test_mu_law() -> None:
         assert str(caught.value).endswith(f": mu={mu} must be between 1 and 1048576")
 
 
-def test_rounding_to_the_nearest_value_can_be_said() -> None:
+def test_rounding_to_the_nearest_value_is_an_option() -> None:
     x = torch.linspace(0, 1, 10001)
     for name in ("softsign", "sqrt", "mu-law"):
-        here, there = (
+        transformed, nearest = (
             qmaps.quantizer(f"tensor/{name}{field}@4u") for field in ("", "(nearest=true)")
         )
-        assert torch.equal(here.map.codebook(), there.map.codebook())
-        book = there.map.codebook()
+        assert torch.equal(transformed.map.codebook(), nearest.map.codebook())
+        book = nearest.map.codebook()
         distance = (x[:, None].double() - book.double()).abs()
-        ours, theirs = (q.quantize(x) for q in (here, there))
+        ours, theirs = (q.quantize(x) for q in (transformed, nearest))
         chosen = distance.gather(1, theirs.codes().long()[:, None])[:, 0]
         assert torch.equal(chosen, distance.amin(1))
         assert not torch.equal(ours.codes(), theirs.codes())

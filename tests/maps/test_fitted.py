@@ -1,4 +1,4 @@
-"""Maps that are fitted to data."""
+"""Maps fitted to data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def mse(codebook: torch.Tensor, x: torch.Tensor, w: torch.Tensor | None = None) 
 
 
 def optimum(x: list[float], w: list[float], size: int) -> float:
-    """The least error of any partition of sorted data into intervals, by dynamic programming."""
+    """The least error of a partition of sorted data into intervals, by dynamic programming."""
     order = sorted(range(len(x)), key=x.__getitem__)
     x, w = [x[i] for i in order], [w[i] for i in order]
     n = len(x)
@@ -70,7 +70,7 @@ def test_no_map_of_the_width_beats_lloyd(name: str, bits: int) -> None:
         Quantile(bits=bits, midpoints=True).fit(x),
     ]
     for rival in rivals:
-        # float32 rounding of the codebook is all that may be lost where the error is zero.
+        # If the error is zero, only the float32 rounding of the codebook remains.
         assert limit <= mse(rival.codebook(), x) * (1 + 1e-6) + 1e-15, rival
 
 
@@ -116,7 +116,7 @@ def test_lloyd_under_blocks_minimizes_the_error_of_the_tensor() -> None:
 def test_quantile_uses_every_code_equally(bits: int) -> None:
     """To 1e-3 bits at 8 bits; at 4, the tails of a normal are uneven between two quantiles.
 
-    Of a million values, for the counts of small samples scatter by more than that.
+    Samples have a million values; counts of smaller ones scatter more.
     """
     g = torch.Generator().manual_seed(0)
     q = qmaps.quantizer(f"tensor/quantile@{bits}s")
@@ -164,7 +164,7 @@ def test_ties_give_equal_codes_the_lowest_of_which_is_taken(
 
 
 @pytest.mark.parametrize("map_", fitted_maps(3), ids=str)
-def test_nothing_is_fitted_to_what_is_not_finite(map_: FittedMap) -> None:
+def test_nothing_is_fitted_to_nan_and_infinity(map_: FittedMap) -> None:
     x = torch.tensor([0.5, math.nan, math.inf, 0.25])
     with pytest.raises(qmaps.errors.NonFiniteError) as caught:
         map_.fit(x)
@@ -174,35 +174,35 @@ def test_nothing_is_fitted_to_what_is_not_finite(map_: FittedMap) -> None:
 
 
 def test_fit_freezes_the_codebook_and_it_is_counted() -> None:
-    x, other = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
+    x, unlike = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
     q = qmaps.quantizer("B128/quantile@4s")
     with pytest.raises(ValueError, match="no codebook until it is fitted"):
         q.map.codebook()
     frozen = q.fit(x)
     assert str(frozen) == str(q)
-    assert frozen.fit(other) == frozen
-    assert frozen.quantize(other).quantizer == frozen
+    assert frozen.fit(unlike) == frozen
+    assert frozen.quantize(unlike).quantizer == frozen
     assert q.quantize(x).nbytes == 500 + 4 * 8 + 4 * 16
     assert qmaps.quantizer("B128/DE@4s").fit(x) == qmaps.quantizer("B128/DE@4s")
 
 
 def test_codebooks_of_users() -> None:
-    mine = qmaps.Codebook([1.0, -1.0, 0.25], label="mine")
-    assert (mine.bits, mine.signed, mine.spec) == (2, True, "mine@2s")
-    assert mine.codebook().tolist() == [-1.0, 0.25, 1.0]
-    q = qmaps.quantizer("b64/MINE@2", codebooks=[mine])
+    codebook = qmaps.Codebook([1.0, -1.0, 0.25], label="mine")
+    assert (codebook.bits, codebook.signed, codebook.spec) == (2, True, "mine@2s")
+    assert codebook.codebook().tolist() == [-1.0, 0.25, 1.0]
+    q = qmaps.quantizer("b64/MINE@2", codebooks=[codebook])
     assert str(q) == "B64/mine@2s"
     x = torch.tensor([0.9, -0.3, 0.2])
     assert q.quantize(x).dequantize().tolist() == pytest.approx([0.9, 0.225, 0.225])
 
 
 def test_codebooks_without_a_label_are_named_by_their_values() -> None:
-    one, same, other = (qmaps.Codebook(v) for v in ([1.0, -1.0], [-1.0, 1.0], [-1.0, 0.5]))
-    assert one == same
-    assert one.spec == "codebook-c1112024@1s"  # on every machine
-    assert other.spec != one.spec
-    q = qmaps.quantizer(f"B64/{one.spec}", codebooks=[one, same, other])
-    assert q.map == one
+    first, same, unlike = (qmaps.Codebook(v) for v in ([1.0, -1.0], [-1.0, 1.0], [-1.0, 0.5]))
+    assert first == same
+    assert first.spec == "codebook-c1112024@1s"  # on every machine
+    assert unlike.spec != first.spec
+    q = qmaps.quantizer(f"B64/{first.spec}", codebooks=[first, same, unlike])
+    assert q.map == first
 
 
 def test_two_codebooks_with_one_label_are_refused_where_a_spec_names_it() -> None:

@@ -35,7 +35,7 @@ def both_signs(magnitudes: list[Fraction], signed: bool) -> set[Fraction]:
 
 
 def dynamic(bits: int, signed: bool) -> set[Fraction]:
-    free = bits - signed  # bits that are not the sign
+    free = bits - signed  # all bits except the sign
     results = [TENTH**zeros * m for zeros in range(bits - 1) for m in cells(_cells(free, zeros))]
     return both_signs(results, signed) | {Fraction(0), ONE}
 
@@ -46,7 +46,7 @@ def _cells(free: int, zeros: int) -> Fraction | int:
 
 
 def table(bits: int, signed: bool) -> set[Fraction]:
-    """The dynamic values nearest to 65536 points, the lower of two that are equally near."""
+    """The dynamic values nearest to 65536 points; of two equally near, the lower."""
     values = sorted(dynamic(bits, signed))
     points = [Fraction(2 * i, 65535) - 1 for i in range(65536)]
     middles = [(low + high) / 2 for low, high in pairwise(values)]
@@ -55,8 +55,8 @@ def table(bits: int, signed: bool) -> set[Fraction]:
 
 def inverse(bits: int, signed: bool) -> set[Fraction]:
     free = bits - signed
-    most = max(zeros for zeros in range(bits - 1) if _cells(free, zeros))
-    results = [TENTH ** (most - zeros) * m for zeros in range(most + 1)
+    longest = max(zeros for zeros in range(bits - 1) if _cells(free, zeros))
+    results = [TENTH ** (longest - zeros) * m for zeros in range(longest + 1)
              for m in cells(_cells(free, zeros))]  # fmt: skip
     return both_signs(results, signed) | {Fraction(0), ONE}
 

@@ -1,4 +1,4 @@
-"""Values that the papers state, or that were read off their authors' code."""
+"""Values printed in the papers, or read from their authors' code."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def values(spec: str) -> list[float]:
     return map_of(spec).codebook().tolist()
 
 
-def close(found: list[float], expected: list[float]) -> None:
+def close(actual: list[float], expected: list[float]) -> None:
     """Equal as float32."""
-    assert torch.tensor(expected, dtype=torch.float64).float().tolist() == found
+    assert torch.tensor(expected, dtype=torch.float64).float().tolist() == actual
 
 
 def nearest(spec: str, x: float) -> float:
@@ -88,11 +88,11 @@ WIDTHS = {
 
 
 def refusal(name: str, bits: int, signed: bool) -> str:
-    """How the error for a width or sign that a map does not have ends."""
+    """End of the error for an unsupported width or sign of a map."""
     widths = WIDTHS.get(name, (range(2, 9), range(2, 9)))[not signed]
     if not widths:
-        allowed, given = ("unsigned (u)", "signed (s)")[:: 1 if signed else -1]
-        return f"@{bits}{'s' if signed else 'u'}': {name} must be {allowed}, got {given}"
+        allowed, refused = ("unsigned (u)", "signed (s)")[:: 1 if signed else -1]
+        return f"@{bits}{'s' if signed else 'u'}': {name} must be {allowed}, got {refused}"
     span = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
     sign = "signed" if signed else "unsigned"
     return f": bits={bits} is not allowed for {sign} {name}; its widths are {span} bits"
@@ -204,7 +204,7 @@ def test_float8_formats_match_torch() -> None:
         assert finite[finite >= 0].float().tolist() == values(f"{name}@8u")
 
 
-# As the package gfloat 0.5.2 decodes the codes of these formats whose sign bit is 0.
+# Values of nonnegative codes of these formats, decoded by the package gfloat 0.5.2.
 SMALL_FLOATS = {
     "e2m1@4": [0, 0.5, 1, 1.5, 2, 3, 4, 6],
     "e2m3@6": [
@@ -324,7 +324,7 @@ def test_log2_positions() -> None:
                                   "int"),
     ],
 )  # fmt: skip
-def test_what_a_formula_does_not_allow(spec: str, message: str) -> None:
+def test_values_outside_a_formula_are_refused(spec: str, message: str) -> None:
     with pytest.raises(qmaps.QmapsError) as caught:
         map_of(spec)
     assert str(caught.value) == message

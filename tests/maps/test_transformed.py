@@ -56,45 +56,45 @@ def test_values_and_rounding_are_in_the_transformed_domain(spec: str) -> None:
     t = transformed(name, x.astype(np.float64))
     if name.startswith("log"):
         # What is below 2**-octaves lies between the values of 0 and of the smallest transform.
-        kept = np.abs(x) > 2.0 ** -int(name.removeprefix("log"))
-        t, ours = t[kept], ours[kept]
+        in_range = np.abs(x) > 2.0 ** -int(name.removeprefix("log"))
+        t, ours = t[in_range], ours[in_range]
     distance = np.abs(t[:, None] - book)
     chosen = distance[np.arange(len(t)), ours]
     assert (chosen <= distance.min(1) + 1e-7).all()
 
 
 @pytest.mark.parametrize("spec", MAPS)
-def test_thresholds_round_in_the_value_where_that_is_said(spec: str) -> None:
+def test_thresholds_round_in_the_value_as_an_option(spec: str) -> None:
     head, _, width = spec.rpartition("@")
     map_ = parse_map(f"{head}(NEAREST=True)@{width}")
     assert map_.spec == f"{head}(nearest=true)@{width}"
-    other = parse_map(spec)
-    assert torch.equal(map_.codebook(), other.codebook())
+    plain = parse_map(spec)
+    assert torch.equal(map_.codebook(), plain.codebook())
     values, limits = map_.codebook().double(), map_.thresholds().double()
     assert (limits <= (values[1:] + values[:-1]) / 2).all()
     after = torch.nextafter(map_.thresholds(), torch.tensor(math.inf)).double()
     assert (after > (values[1:] + values[:-1]) / 2).all()
-    assert not torch.equal(map_.thresholds(), other.thresholds())
+    assert not torch.equal(map_.thresholds(), plain.thresholds())
 
 
 @pytest.mark.parametrize("spec", [*MAPS, "mu-law1048576:linear@16s", "log120:linear0@8u",
                                   "pow64:linear@8u", "sqrt:DE(nearest=true)@8s"])  # fmt: skip
-def test_they_do_what_every_map_must(spec: str) -> None:
+def test_they_pass_the_checks_of_every_map(spec: str) -> None:
     check_map(parse_map(spec))
 
 
 def test_those_of_linear0_are_the_maps_of_their_names() -> None:
     for bits, signed in ((2, True), (4, False), (8, True), (8, False)):
         width = f"linear0@{bits}{'us'[signed]}"
-        for name, own in (
+        for name, name_of_map in (
             ("sqrt", SquareRoot(bits, signed)),
             ("softsign", Softsign(bits, signed)),
             ("mu-law255", MuLaw(bits, signed)),
             ("mu-law15", MuLaw(bits, signed, mu=15)),
         ):
             same = parse_map(f"{name}:{width}")
-            assert torch.equal(same.codebook(), own.codebook())
-            assert torch.equal(same.thresholds(), own.thresholds())
+            assert torch.equal(same.codebook(), name_of_map.codebook())
+            assert torch.equal(same.thresholds(), name_of_map.thresholds())
 
 
 def test_fields_of_the_map_after_the_transform_stay() -> None:
@@ -133,8 +133,8 @@ def test_steps_and_files(pair: str, tmp_path: Path) -> None:
     with use_backend("reference"):
         expected = stepped()
     ours = stepped()
-    param, other = (o.param_groups[0]["params"][0] for o in (ours, expected))
-    assert same_bits(param.detach(), other.detach())
+    param, expected_param = (o.param_groups[0]["params"][0] for o in (ours, expected))
+    assert same_bits(param.detach(), expected_param.detach())
     torch.save(ours.state_dict(), tmp_path / "state.pt")
     again = AdamW([param], lr=0.1, state_quantizers=pair, min_quantized_size=0)
     again.load_state_dict(torch.load(tmp_path / "state.pt"))
@@ -167,7 +167,7 @@ TRANSFORMS = "sqrt, softsign, mu-law<mu>, pow<p>, log<octaves>"
         ("sqrt:DE(x=1)@4s", "unknown field 'x' of DE; allowed are no fields"),
     ],
 )  # fmt: skip
-def test_what_is_refused(spec: str, message: str) -> None:
+def test_bad_specs_are_refused(spec: str, message: str) -> None:
     with pytest.raises(qmaps.errors.SpecError) as caught:
         qmaps.quantizer(f"B64/{spec}")
     assert str(caught.value) == f"spec='B64/{spec}': {message}"

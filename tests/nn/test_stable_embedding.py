@@ -110,11 +110,11 @@ def test_gradients_are_divided_by_frequencies_if_asked() -> None:
 
 
 def test_given_weights_are_taken_as_they_are() -> None:
-    given = torch.randn(5, 8, dtype=torch.bfloat16)
-    layer = StableEmbedding(5, 8, _weight=given, padding_idx=0)
-    assert torch.equal(layer.weight, given)
+    weight = torch.randn(5, 8, dtype=torch.bfloat16)
+    layer = StableEmbedding(5, 8, _weight=weight, padding_idx=0)
+    assert torch.equal(layer.weight, weight)
     assert layer.norm.weight.dtype == torch.bfloat16
-    frozen = StableEmbedding.from_pretrained(given)
+    frozen = StableEmbedding.from_pretrained(weight)
     assert isinstance(frozen, StableEmbedding)
     assert not frozen.weight.requires_grad
 
@@ -137,7 +137,7 @@ def test_bad_options(options, error: type[Exception], message: str) -> None:
 
 
 def stays_in_32_bits(layer: nn.Module, make=AdamW4bit, **options) -> bool:
-    """Whether all states of all parameters do, in prospect and after a step."""
+    """True if all states of all parameters are in 32 bits, predicted and after a step."""
     optimizer = make(layer.parameters(), min_quantized_size=0, **options)
     predicted = {(row.quantizer, row.why) for row in optimizer.memory()}
     for p in layer.parameters():
@@ -157,7 +157,7 @@ def test_states_stay_in_32_bits_in_every_optimizer(family: Family, width: str) -
     assert not stays_in_32_bits(nn.Embedding(100, 60), getattr(family, width), **family.options[-1])
 
 
-def test_states_stay_in_32_bits_whatever_an_override_says() -> None:
+def test_states_stay_in_32_bits_under_any_override() -> None:
     net = nn.Sequential(StableEmbedding(100, 60), nn.Linear(60, 100))
     optimizer = AdamW(net.named_parameters(), overrides={"*": "4bit"})
     why = {row.parameter: row.why for row in optimizer.memory()}
@@ -201,7 +201,7 @@ def overwritten(layer: nn.Module) -> nn.Module:
 
 
 def swapped(change) -> Any:
-    """`change`, which swaps the contents of parameters and leaves the objects in their places."""
+    """`change`, run so that it swaps the contents of parameters and leaves the objects in place."""
 
     def with_swaps(layer: nn.Module) -> nn.Module:
         torch.__future__.set_swap_module_params_on_conversion(True)

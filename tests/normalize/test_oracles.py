@@ -197,7 +197,7 @@ def test_the_largest_magnitude_survives_at_every_order(spec: str, factor: float)
     assert bool(y.isfinite().all())
 
 
-def test_b32x8_costs_what_b128_costs() -> None:
+def test_b32x8_has_the_bytes_of_b128() -> None:
     x = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
     assert qmaps.quantizer("B128/DE@4s").quantize(x).bits_per_element == 4.25
     eight = qmaps.quantizer("B32x8/DE@4s")
@@ -223,8 +223,12 @@ def test_log_ends_are_those_of_the_oracle(shape: tuple[int, ...]) -> None:
     low, high = normalize.LogBlock(7).scales(x)
     flat = x.double().reshape(-1).numpy()
     for index, start in enumerate(range(0, flat.size, 7)):
-        kept = flat[start : start + 7][flat[start : start + 7] > 0]
-        ends = (np.log2(kept.min()), np.log2(kept.max())) if kept.size else (-250.0, -250.0)
+        positive = flat[start : start + 7][flat[start : start + 7] > 0]
+        ends = (
+            (np.log2(positive.min()), np.log2(positive.max()))
+            if positive.size
+            else (-250.0, -250.0)
+        )
         assert (float(low[index]), float(high[index])) == pytest.approx(ends, rel=1e-6, abs=1e-6)
 
 
@@ -245,9 +249,9 @@ def test_log_codes_against_float64(bits: int) -> None:
         assert np.all((actual == 0) == (block == 0))
         assert np.nanmax(np.abs(actual - 1 - position)) <= 0.5 + 1e-4
         decoded = np.exp2(low + (actual - 1.0) / steps * (high - low))
-        kept = block > 0
-        assert y[start : start + 50][kept] == pytest.approx(decoded[kept], rel=1e-5)
-        assert not y[start : start + 50][~kept].any()
+        positive = block > 0
+        assert y[start : start + 50][positive] == pytest.approx(decoded[positive], rel=1e-5)
+        assert not y[start : start + 50][~positive].any()
 
 
 def tree_sum(values: list[float]) -> float:
@@ -265,11 +269,11 @@ def test_root_mean_squares_of_blocks(shape: tuple[int, ...], factor: float, size
     x = sample(shape, signed=True)
     x.view(-1)[::5] = 0
     flat = x.reshape(-1).double().tolist()
-    kept = min(size, len(flat))
+    length = min(size, len(flat))
     expected = []
-    for start in range(0, len(flat), kept):
-        block = flat[start : start + kept]
-        filled = block + [0.0] * (kept - len(block))
+    for start in range(0, len(flat), length):
+        block = flat[start : start + length]
+        filled = block + [0.0] * (length - len(block))
         root = math.sqrt(tree_sum([value * value for value in filled]) / len(block))
         assert root == pytest.approx(math.sqrt(math.fsum(v * v for v in block) / len(block)))
         expected += [np.float32(root * factor)] * len(block)
@@ -301,8 +305,8 @@ def test_elements_above_a_multiple_of_the_root_mean_square_take_the_end() -> Non
     root = math.sqrt((63 + 1e6) / 64)
     assert t.dequantize()[5] == pytest.approx(-2 * root)
     # Under the smaller of two scales nothing more is cut off.
-    both = of("rms8B64&B64")
-    assert both.expand(both.scales(x), (64,)).max() == 1000
+    pair = of("rms8B64&B64")
+    assert pair.expand(pair.scales(x), (64,)).max() == 1000
     assert of("rms8B64").expand(of("rms8B64").scales(x), (64,)).max() == pytest.approx(8 * root)
 
 
@@ -348,15 +352,15 @@ def test_exponents_expand_each_blocks_range(size: int, ratio: int) -> None:
     flat = x.reshape(-1).double().numpy()
     for b, start in enumerate(range(0, flat.size, size)):
         block = np.abs(flat[start : start + size])
-        kept = block[block > 0]
-        assert high[b] == kept.max()
-        spread = np.log2(kept.max() / kept.min())
+        positive = block[block > 0]
+        assert high[b] == positive.max()
+        spread = np.log2(positive.max() / positive.min())
         wanted = 16 * math.log2(ratio) / spread
         assert abs(int(steps[b]) - np.clip(np.floor(wanted), 1, 255)) <= (
             abs(wanted - round(wanted)) < 1e-3
         )
         k = int(steps[b]) / 16
-        expected = (block / kept.max()) ** k * np.sign(flat[start : start + size])
+        expected = (block / positive.max()) ** k * np.sign(flat[start : start + size])
         assert n[start : start + size] == pytest.approx(expected, rel=2e-4, abs=1e-44)
         if 1 <= wanted < 256:
             smallest = np.abs(n[start : start + size][block > 0]).min()
@@ -396,10 +400,10 @@ def test_quantiles_of_log_ranges(size: int, quantile: float) -> None:
     low, high = normalize.LogBlock(size, quantile).scales(x)
     flat = x.reshape(-1).double().numpy()
     for index, start in enumerate(range(0, flat.size, size)):
-        kept = flat[start : start + size][flat[start : start + size] > 0]
+        positive = flat[start : start + size][flat[start : start + size] > 0]
         ends = (-250.0, -250.0)
-        if kept.size:
-            ends = (np.log2(np.quantile(kept, quantile)), np.log2(kept.max()))
+        if positive.size:
+            ends = (np.log2(np.quantile(positive, quantile)), np.log2(positive.max()))
         assert (float(low[index]), float(high[index])) == pytest.approx(ends, rel=1e-5, abs=1e-5)
 
 
@@ -431,7 +435,7 @@ def test_stochastic_rounding_in_log_ranges_is_unbiased_in_what_is_said(spec: str
 
 
 def test_log_ends_of_float32_stay_finite() -> None:
-    """log2 of the largest float32 rounds to 128, whose power of two would be infinite."""
+    """log2 of the largest float32 rounds to 128, and 2**128 would be infinite."""
     x = torch.tensor([LARGEST, LARGEST / 2, 1.0, SMALLEST])
     for sr in ("", "+sr"):
         y = qmaps.quantizer(f"logB4/log2@8u{sr}").quantize(x).dequantize()
@@ -503,7 +507,7 @@ def test_log_codes_are_even_in_log2() -> None:
          "other"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together(make: object, message: str) -> None:
+def test_incompatible_parts_are_refused(make: object, message: str) -> None:
     with pytest.raises((ValueError, TypeError)) as caught:
         make()  # type: ignore[operator]
     assert isinstance(caught.value, qmaps.QmapsError)

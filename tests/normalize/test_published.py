@@ -35,14 +35,14 @@ def test_values_of_solo(case: tuple[int, float]) -> None:
     scales = q.normalizer.scales(moment())
     codes = torch.arange(2**bits).repeat_interleave(BLOCK)  # each code for a row of every block
     for block in range(len(scales[0])):
-        own = tuple(part[block : block + 1].repeat(2**bits) for part in scales)
-        values = reference.dequantize(codes, own, q.normalizer, q.map)[::BLOCK].tolist()
+        block_scales = tuple(part[block : block + 1].repeat(2**bits) for part in scales)
+        values = reference.dequantize(codes, block_scales, q.normalizer, q.map)[::BLOCK].tolist()
         theirs = SOLOW[case]["levels"][block * 2**bits : (block + 1) * 2**bits]
         assert values == pytest.approx(theirs, rel=2e-6)
 
 
 def coat(x: Tensor) -> Tensor:
-    """What COAT's expansion makes of rows of 128 elements other than 0, in float32.
+    """Rows of 128 nonzero elements after COAT's expansion, in float32.
 
     As its kernel fp8_adamw_expand_cuda_kernel.cu computes it, with exponents in steps of 1/16.
     """

@@ -29,14 +29,14 @@ def of(spec: str) -> Normalizer:
 
 
 def scales(spec: str, amax: list[float]) -> list[float]:
-    """What each of these maxima is divided by."""
+    """The divisors of these maxima."""
     x = torch.tensor(amax)
     normalizer = of(f"B1{spec}")
     return normalizer.expand(normalizer.scales(x), tuple(x.shape)).tolist()
 
 
 def half(value: float) -> float:
-    """By numpy: the nearest float16, finite, and not 0 where the value is not."""
+    """The nearest float16 by numpy: finite, and 0 only for 0."""
     with np.errstate(over="ignore"):
         actual = float(np.float16(np.float32(value)))
     return min(max(actual, 2.0**-24 if value else 0.0), 65504.0)
@@ -83,7 +83,7 @@ def test_two_levels() -> None:
 
 
 # Of the package gfloat 0.5.2: `quantize_block` with `compute_scale_amax` of blocks of 32 of the
-# tensor below. The format's emax, the e8m0 codes, and what the elements decode to. Many are ties.
+# tensor below. The format's emax, the e8m0 codes, and the decoded elements. Many are ties.
 MX = {
     "e2m1@4s": (2, [129, 129], [
         -2, -2, 2, 12, -24, 0, 2, -8, -6, 6, 2, -2, 0, 8, -24, 0, 0, 6, -12, -4, 0, -4, -4,
@@ -137,9 +137,9 @@ def test_mx_values_belong_to_the_scales() -> None:
     assert mx.map.codebook()[-1] == 0.75
     assert PowerOfTwo(BlockWise(32)) / plain.map == mx
     assert str(qmaps.quantizer("B32xe8m0&rank1/e2m1@4s").map) == "e2m1@4s"
-    both = (PowerOfTwo(BlockWise(32)) & PowerOfTwo(Rank1())) / plain.map
-    assert both.map == mx.map
-    assert qmaps.quantizer(str(both)) == both
+    pair = (PowerOfTwo(BlockWise(32)) & PowerOfTwo(Rank1())) / plain.map
+    assert pair.map == mx.map
+    assert qmaps.quantizer(str(pair)) == pair
     assert qmaps.quantizer("B8xe8m0/DE@4s").map == qmaps.quantizer("B8/DE@4s").map
 
 
@@ -162,7 +162,7 @@ def test_without_scales_a_float_is_that_of_torch(name: str, dtype: torch.dtype) 
     t = qmaps.quantizer(name).quantize(x)
     assert torch.equal(t.dequantize(), x.to(dtype).float())
     assert t.nbytes == dtype.itemsize * x.numel() + 4
-    # What is not finite stays so; what is too large takes the end.
+    # NaN and infinity stay; larger numbers take the end.
     assert qmaps.quantizer(name).quantize(torch.tensor([LARGEST])).dequantize().item() == min(
         largest, float(torch.finfo(dtype).max)
     )
@@ -178,7 +178,7 @@ def test_exponents_and_bfloat16_give_bfloat16() -> None:
         q = qmaps.quantizer("B32xe8m0/bf16@16s")
         t = q.quantize(values)
         scale = q.normalizer.expand(t.scales, tuple(x.shape))
-        below = values.abs() < (1 - 2.0**-8) * scale  # what is above saturates
+        below = values.abs() < (1 - 2.0**-8) * scale  # larger values saturate
         assert int(below.sum()) > 6300
         assert torch.equal(t.dequantize()[below], values.bfloat16().float()[below])
 
@@ -232,25 +232,25 @@ def test_flashoptim_states() -> None:
 def test_codes_that_differ_from_flashoptims(
     size: float, stored: str, exact: str, share: float
 ) -> None:
-    """FlashOptim divides by the scale before it is rounded, as with scales in float32."""
+    """FlashOptim divides by the unrounded scale, as with scales in float32."""
     x = torch.randn(131072, generator=torch.Generator().manual_seed(0)) * size
     x = x if stored.endswith("s") else x.square()
     ours, theirs = (qmaps.quantizer(spec).quantize(x) for spec in (stored, exact))
     assert float((ours.codes() != theirs.codes()).float().mean()) == pytest.approx(share, rel=0.1)
     theirs = replace(ours, packed=theirs.packed)
-    mine, other = ((t.dequantize() - x).abs().mean() for t in (ours, theirs))
-    assert mine < other
+    error, error_of_flashoptim = ((t.dequantize() - x).abs().mean() for t in (ours, theirs))
+    assert error < error_of_flashoptim
 
 
 def test_codes_are_of_the_stored_scale() -> None:
-    """FlashOptim divides by the scale before it is rounded; that differs where the scale does."""
+    """FlashOptim divides by the unrounded scale; results differ with the rounding of the scale."""
     x = sample((4096,), signed=True)
-    here, there = (
+    stored, unrounded = (
         qmaps.quantizer(spec).quantize(x) for spec in ("B32xf16/softsign@8s", "B32/softsign@8s")
     )
-    n = x.view(-1, 32) / here.scales[0].float()[:, None]
-    assert torch.equal(here.codes().view(-1, 32), encode(n, here.quantizer.map))
-    apart = (here.codes() - there.codes()).abs()
+    n = x.view(-1, 32) / stored.scales[0].float()[:, None]
+    assert torch.equal(stored.codes().view(-1, 32), encode(n, stored.quantizer.map))
+    apart = (stored.codes() - unrounded.codes()).abs()
     assert (int(apart.max()), 0 < int(apart.sum()) < 0.02 * x.numel()) == (1, True)
 
 
@@ -296,7 +296,7 @@ def test_bytes(spec: str, nbytes: int) -> None:
          "'xf16' follows the name of one normalizer"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together(make: object, message: str) -> None:
+def test_incompatible_formats_are_refused(make: object, message: str) -> None:
     with pytest.raises(qmaps.errors.SpecError) as caught:
         make()  # type: ignore[operator]
     assert str(caught.value) == message

@@ -1,4 +1,4 @@
-"""What torch allows to happen to tensors between two steps, as data, and training with it."""
+"""Changes of tensors between two steps that torch allows, as data, and training with them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OF_MEMORY: dict[str, Change] = {
     "strided": _set(strided),
     "with an offset": _set(lambda x: torch.cat([x.reshape(-1)[:1], x.reshape(-1)])[1:].view_as(x)),
 }
-"""Of any state and of parameters: values may be others, sizes are not."""
+"""Changes of any state and of parameters: of values, never of sizes."""
 
 OF_PARAMETERS: dict[str, Change] = {
     **OF_MEMORY,
@@ -85,14 +85,14 @@ OF_GRADIENTS: dict[str, Change] = {
 
 
 def tensors_of(optimizer: QuantizedOptimizer, param: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor that the states of a parameter consist of."""
+    """Every tensor in the states of a parameter."""
     for name, value in optimizer.state[param].items():
-        for number, each in enumerate(memory_of(value)):
-            yield f"{name}[{number}]", each
+        for number, part in enumerate(memory_of(value)):
+            yield f"{name}[{number}]", part
 
 
 def outcome(work: Callable[[], Any]) -> str:
-    """Return the message of this package's error that `work` raised; empty if it passed."""
+    """Return the message of the error raised by `work`, or an empty text."""
     try:
         work()
     except QmapsError as error:
@@ -101,10 +101,10 @@ def outcome(work: Callable[[], Any]) -> str:
 
 
 def snapshot(optimizer: QuantizedOptimizer, params: list[Tensor]) -> list[Tensor]:
-    """Copies of all parameters and states, but for counters, of those that can be read."""
+    """Copies of all parameters and states except counters, if they have memory."""
     results = [p.detach().clone() for p in params if not missing_bytes(p)]
     for p in params:
-        # Plans keep counters in one storage, so that what befalls one befalls all.
+        # Plans keep counters in one storage, so a change of one is a change of all.
         stored = [x for name, x in tensors_of(optimizer, p) if name != "step[0]"]
         results += [x.clone() for x in stored if not missing_bytes(x)]
     return results
@@ -117,7 +117,7 @@ SETTINGS: dict[str, tuple[type[QuantizedOptimizer], dict[str, Any]]] = {
     "32 bits": (SGD, {"lr": 0.1, "momentum": 0.9, "state_quantizers": None}),
 }
 CHANGED = 2
-"""The step before which something changes."""
+"""Number of the step after the change."""
 
 Trained = tuple[list[str], list[Tensor]]
 
@@ -128,7 +128,7 @@ def trained(
     *,
     of_gradients: bool = False,
 ) -> Trained:
-    """Errors of each step and all tensors after four, where `before` is called before one."""
+    """Errors of four steps and all tensors after them; `before` is called before one step."""
     make, options = SETTINGS[setting]
     generator = torch.Generator().manual_seed(1)
     params = [torch.randn(shape, generator=generator).requires_grad_() for shape in SHAPES]
@@ -147,7 +147,7 @@ def trained(
 
 
 def same(ours: Trained, theirs: Trained) -> list[str]:
-    """Raise unless errors and bits are the same; returns the errors."""
+    """Compare errors and bits; return the errors."""
     assert ours[0] == theirs[0]
     assert len(ours[1]) == len(theirs[1])
     for a, b in zip(ours[1], theirs[1], strict=True):

@@ -20,18 +20,18 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Family:
-    """The description of an optimizer for the tests that all optimizers have.
+    """The description of an optimizer for the tests of every optimizer.
 
     Attributes:
         full, eight, four: its classes.
-        reference: torch's class of that name, if there is one.
-        options: every combination to be tested; the last one uses every state.
+        reference: torch's class of the same name, if there is one.
+        options: every tested combination; the last one uses every state.
         oracle: the rule for one element: parameter, gradients, complete options -> parameter and
-            states after all steps, in Python floats. Of a rule that takes norms: the same for
-            all elements of a tensor, as lists.
-        rate: a learning rate at which `model` learns.
-        learns: options to learn with, besides.
-        defaults: where torch has no class of that name, the own options and their defaults.
+            states after all steps, in Python floats. A rule with norms gets all elements of a
+            tensor, as lists.
+        rate: a learning rate for `model`.
+        learns: further options for `model`.
+        defaults: without a class in torch, the rule's options and their defaults.
     """
 
     full: type[QuantizedOptimizer]
@@ -75,8 +75,8 @@ def adam(p: float, grads: list[float], o: Options, decoupled: bool = False) -> A
     m = v = 0.0
     (beta1, beta2), decay = o["betas"], o["weight_decay"]
     decoupled = decoupled or o["decoupled_weight_decay"]
-    for t, given in enumerate(grads, 1):
-        g = -given if o["maximize"] else given
+    for t, grad in enumerate(grads, 1):
+        g = -grad if o["maximize"] else grad
         if decoupled:
             p -= o["lr"] * decay * p
         else:
@@ -95,8 +95,8 @@ def nadam(p: float, grads: list[float], o: Options) -> Any:
     m = v = 0.0
     product = 1.0
     (beta1, beta2), decay = o["betas"], o["weight_decay"]
-    for t, given in enumerate(grads, 1):
-        g = -given if o["maximize"] else given
+    for t, grad in enumerate(grads, 1):
+        g = -grad if o["maximize"] else grad
         if o["decoupled_weight_decay"]:
             p -= o["lr"] * decay * p
         else:
@@ -114,8 +114,8 @@ def nadam(p: float, grads: list[float], o: Options) -> Any:
 
 def sgd(p: float, grads: list[float], o: Options) -> Any:
     b = None
-    for given in grads:
-        g = (-given if o["maximize"] else given) + o["weight_decay"] * p
+    for grad in grads:
+        g = (-grad if o["maximize"] else grad) + o["weight_decay"] * p
         move = g
         if o["momentum"]:
             b = g if b is None else o["momentum"] * b + (1 - o["dampening"]) * g
@@ -126,8 +126,8 @@ def sgd(p: float, grads: list[float], o: Options) -> Any:
 
 def rmsprop(p: float, grads: list[float], o: Options) -> Any:
     v = a = b = 0.0
-    for given in grads:
-        g = (-given if o["maximize"] else given) + o["weight_decay"] * p
+    for grad in grads:
+        g = (-grad if o["maximize"] else grad) + o["weight_decay"] * p
         v += (1 - o["alpha"]) * (g**2 - v)
         a += (1 - o["alpha"]) * (g - a)
         move = g / (math.sqrt(v - a**2 if o["centered"] else v) + o["eps"])
@@ -143,8 +143,8 @@ def rmsprop(p: float, grads: list[float], o: Options) -> Any:
 
 def adagrad(p: float, grads: list[float], o: Options) -> Any:
     v = o["initial_accumulator_value"]
-    for t, given in enumerate(grads):
-        g = (-given if o["maximize"] else given) + o["weight_decay"] * p
+    for t, grad in enumerate(grads):
+        g = (-grad if o["maximize"] else grad) + o["weight_decay"] * p
         v += g**2
         p -= o["lr"] / (1 + t * o["lr_decay"]) * g / (math.sqrt(v) + o["eps"])
     return p, {"sum": v}
@@ -153,8 +153,8 @@ def adagrad(p: float, grads: list[float], o: Options) -> Any:
 def lion(p: float, grads: list[float], o: Options) -> Any:
     m = 0.0
     beta1, beta2 = o["betas"]
-    for given in grads:
-        g = -given if o["maximize"] else given
+    for grad in grads:
+        g = -grad if o["maximize"] else grad
         c = beta1 * m + (1 - beta1) * g
         p -= o["lr"] * ((c > 0) - (c < 0) + o["weight_decay"] * p)
         m = beta2 * m + (1 - beta2) * g
@@ -164,8 +164,8 @@ def lion(p: float, grads: list[float], o: Options) -> Any:
 def ademamix(p: float, grads: list[float], o: Options) -> Any:
     m = n = v = 0.0
     beta1, beta2, last = o["betas"]
-    for t, given in enumerate(grads, 1):
-        g = -given if o["maximize"] else given
+    for t, grad in enumerate(grads, 1):
+        g = -grad if o["maximize"] else grad
         alpha, beta3 = o["alpha"], last
         if o["t_alpha"]:
             alpha = min(t * alpha / o["t_alpha"], alpha)
@@ -189,8 +189,8 @@ def adan(p: float, grads: list[float], o: Options) -> Any:
     m = n = v = 0.0
     (beta1, beta2, beta3), decay = o["betas"], o["lr"] * o["weight_decay"]
     last = None
-    for t, given in enumerate(grads, 1):
-        g = -given if o["maximize"] else given
+    for t, grad in enumerate(grads, 1):
+        g = -grad if o["maximize"] else grad
         d = 0.0 if last is None else g - last
         last = g
         m += (1 - beta1) * (g - m)
@@ -207,8 +207,8 @@ def schedule_free(p: float, grads: list[float], o: Options) -> Any:
     x = y = z = p
     v = total = 0.0
     (beta1, beta2), warmup = o["betas"], o["warmup_steps"]
-    for t, given in enumerate(grads, 1):
-        g = -given if o["maximize"] else given
+    for t, grad in enumerate(grads, 1):
+        g = -grad if o["maximize"] else grad
         v += (1 - beta2) * (g**2 - v)
         u = g / (math.sqrt(v / (1 - beta2**t)) + o["eps"]) + o["weight_decay"] * y
         warmed = min(1.0, t / warmup) if warmup else 1.0
@@ -222,8 +222,8 @@ def schedule_free(p: float, grads: list[float], o: Options) -> Any:
 def lamb(p: list[float], grads: list[list[float]], o: Options) -> Any:
     m, v = [0.0] * len(p), [0.0] * len(p)
     beta1, beta2 = o["betas"]
-    for t, given in enumerate(grads, 1):
-        g = [-x if o["maximize"] else x for x in given]
+    for t, grad in enumerate(grads, 1):
+        g = [-x if o["maximize"] else x for x in grad]
         m = [beta1 * x + (1 - beta1) * y for x, y in zip(m, g, strict=True)]
         v = [beta2 * x + (1 - beta2) * y**2 for x, y in zip(v, g, strict=True)]
         first, second = (1 - beta1**t, 1 - beta2**t) if o["bias_correction"] else (1, 1)
@@ -244,8 +244,8 @@ def lamb(p: list[float], grads: list[list[float]], o: Options) -> Any:
 
 def lars(p: list[float], grads: list[list[float]], o: Options) -> Any:
     b = [0.0] * len(p)
-    for given in grads:
-        g = [-x if o["maximize"] else x for x in given]
+    for grad in grads:
+        g = [-x if o["maximize"] else x for x in grad]
         u = [x + o["weight_decay"] * y for x, y in zip(g, p, strict=True)]
         long, steep = math.hypot(*p), math.hypot(*g)
         if long and steep and not o["max_unorm"]:
@@ -440,7 +440,7 @@ FAMILIES = [
 ]  # fmt: skip
 CASES = [(family, options) for family in FAMILIES for options in family.options]
 FUSED_FAMILIES = [family for family in FAMILIES if family.full.native_rule is not None]
-"""Those that fast engines step."""
+"""Families of the fast engines."""
 FUSED = [(family, options) for family, options in CASES if family in FUSED_FAMILIES]
 
 
@@ -463,16 +463,16 @@ def run(
     shapes: tuple[tuple[int, ...], ...] = SHAPES,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[list[nn.Parameter], torch.optim.Optimizer, list[list[torch.Tensor]]]:
-    """An optimizer after `steps` of given gradients; the first parameter misses the fourth."""
+    """An optimizer after `steps` of random gradients; the first parameter misses the fourth."""
     generator = torch.Generator().manual_seed(5)
     params = [nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
     optimizer = make(params, **options)
     grads: list[list[torch.Tensor]] = [[] for _ in params]
     for step in range(steps):
         give(params, generator, missing=0 if step == 3 else None)
-        for p, seen in zip(params, grads, strict=True):
+        for p, history in zip(params, grads, strict=True):
             if p.grad is not None:
-                seen.append(p.grad)
+                history.append(p.grad)
         optimizer.step()
     return params, optimizer, grads
 
@@ -480,7 +480,7 @@ def run(
 def give(
     params: list[nn.Parameter], generator: torch.Generator, missing: int | None = None
 ) -> None:
-    """New gradients, away from 0, for all parameters but one."""
+    """Set new gradients, away from 0, for all parameters but one."""
     for number, p in enumerate(params):
         g = torch.randn(p.shape, generator=generator)
         p.grad = None if number == missing else (g + 0.2 * g.sign()).to(p.dtype)
@@ -494,7 +494,7 @@ def model(dtype: torch.dtype = torch.float32) -> nn.Module:
 
 
 def train(net: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> float:
-    """Learn to give back a part of the input; the last loss."""
+    """Train to reproduce a part of the input; return the last loss."""
     loss = torch.zeros(())
     for step in steps:
         x = torch.randn(16, 90, generator=torch.Generator().manual_seed(step))
@@ -509,8 +509,8 @@ def floats(value: torch.Tensor | QuantizedTensor) -> torch.Tensor:
     return value.dequantize() if isinstance(value, QuantizedTensor) else value
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Equal, zeros by sign and NaN to NaN as well."""
-    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True) and torch.equal(
-        one.signbit() & ~one.isnan(), other.signbit() & ~other.isnan()
+def same_bits(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """True for equal bits; NaN equals NaN."""
+    return torch.allclose(actual, expected, rtol=0, atol=0, equal_nan=True) and torch.equal(
+        actual.signbit() & ~actual.isnan(), expected.signbit() & ~expected.isnan()
     )

@@ -13,7 +13,7 @@ from qmaps.optim import QuantizedOptimizer
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
-def given(*names: str) -> dict[str, Array]:
+def random_arrays(*names: str) -> dict[str, Array]:
     """Random p, g and states; those named in capitals are squares, so not negative."""
     arrays = {}
     for seed, name in enumerate(("p", "g", *names)):
@@ -25,16 +25,16 @@ def given(*names: str) -> dict[str, Array]:
 def step(
     cls: type[QuantizedOptimizer],
     arrays: dict[str, Array],
-    taken: int,
+    steps: int,
     states: dict[str, str],
     **options: Any,
 ) -> dict[str, Array]:
     """p and the states after one step; `states` has the short name of each state's array."""
     p = nn.Parameter(torch.from_numpy(arrays["p"].copy()))
     optimizer = cls([p], state_quantizers=None, **options)
-    if taken:
+    if steps:
         optimizer.state[p] = {
-            "step": torch.tensor(float(taken)),
+            "step": torch.tensor(float(steps)),
             **{name: torch.from_numpy(arrays[short].copy()) for name, short in states.items()},
         }
     p.grad = torch.from_numpy(arrays["g"].copy())
@@ -43,8 +43,8 @@ def step(
     return {"p": p.detach().numpy(), **results}
 
 
-def assert_bits(found: dict[str, Array], **expected: Array) -> None:
-    assert found.keys() == expected.keys()
+def assert_bits(actual: dict[str, Array], **expected: Array) -> None:
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
         assert value.dtype == np.float32
-        assert np.array_equal(found[name].view(np.int32), value.view(np.int32)), name
+        assert np.array_equal(actual[name].view(np.int32), value.view(np.int32)), name

@@ -25,9 +25,9 @@ def net(dtype: torch.dtype) -> nn.Module:
 def losses(
     cls: type[QuantizedOptimizer], rule: Rule, steps: int = 100, **options: Any
 ) -> tuple[list[float], list[float], float]:
-    """The losses of both trainings, and how far their parameters are apart in the end.
+    """Losses of both trainings, and the final distance of their parameters.
 
-    The distance is relative to the way that the parameters have gone.
+    The distance is relative to the movement of the parameters.
     """
     inputs = torch.randn(steps, 16, 12, generator=torch.Generator().manual_seed(7))
     ours, theirs, start = net(torch.float32), net(torch.float64), net(torch.float64)
@@ -35,12 +35,12 @@ def losses(
     memory: list[dict[str, Matrix]] = [{} for _ in theirs.parameters()]
     actual: tuple[list[float], list[float]] = ([], [])
     for step, x in enumerate(inputs, 1):
-        for model, kept in ((ours, actual[0]), (theirs, actual[1])):
-            given = x.to(next(model.parameters()).dtype)
-            loss = (model(given) - given[:, :5]).square().mean()
+        for model, history in ((ours, actual[0]), (theirs, actual[1])):
+            model_inputs = x.to(next(model.parameters()).dtype)
+            loss = (model(model_inputs) - model_inputs[:, :5]).square().mean()
             model.zero_grad()
             loss.backward()
-            kept.append(float(loss.detach()))
+            history.append(float(loss.detach()))
         optimizer.step()
         for p, states in zip(theirs.parameters(), memory, strict=True):
             moved = rule(step, p.detach().numpy(), p.grad.numpy(), states)

@@ -1,4 +1,4 @@
-"""A run on three small parameters, which other packages' code can make as well."""
+"""A run on three small parameters, easy to repeat with other packages."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ def start() -> list[Tensor]:
 
 
 def gradient(step: int, index: int, param: Tensor) -> Tensor:
-    """The gradient of a parameter: what it is, and noise that changes with each step."""
+    """The gradient of a parameter: its value plus new noise in each step."""
     return param + 0.5 * _numbers(step * 31 + index * 17, tuple(param.shape))
 
 

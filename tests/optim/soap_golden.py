@@ -1,4 +1,4 @@
-"""Where the code of SOAP's authors ends after 20 steps with a learning rate of 0.05.
+"""Parameters after 20 steps of the SOAP authors' code with a learning rate of 0.05.
 
 ``soap.py`` of the repository nikhilvyas/SOAP at commit a1e5535 ran on the parameters of
 `tests.optim.small_run` in float32 on a CPU, with torch 2.13.
@@ -27,4 +27,4 @@ CHANGED = [
      -0.055651, -0.124023, 0.065164],
     [-0.072996, -0.00369, 0.023495, 0.015207],
 ]  # fmt: skip
-"""With `CHANGES`, of which the last leaves a side of the first two parameters without a basis."""
+"""With `CHANGES`; the last one leaves a side of the first two parameters without a basis."""

@@ -13,7 +13,7 @@ from torch import nn
 from qmaps.optim import Adafactor
 from tests.optim.adafactor_reference import adafactor, assert_close
 from tests.optim.families import run
-from tests.optim.one_step import Array, assert_bits, given, step
+from tests.optim.one_step import Array, assert_bits, random_arrays, step
 
 f = np.float32
 SHAPES = ((30, 20), (3, 4, 5), (1, 9), (11,), ())
@@ -34,7 +34,7 @@ def rms(x: Array) -> Any:
 @pytest.mark.parametrize("factored", [False, True])
 @pytest.mark.parametrize("scale", [False, True])
 def test_the_documented_operations(scale: bool, factored: bool, maximize: bool) -> None:
-    x = given("m", "V")
+    x = random_arrays("m", "V")
     v = x["v"]
     x = {name: value.reshape(50, 80) for name, value in x.items()}
     x |= {"r": v[:50].reshape(50, 1), "c": v[50:130].reshape(1, 80)}
@@ -49,13 +49,13 @@ def test_the_documented_operations(scale: bool, factored: bool, maximize: bool) 
     alpha = max(rms(p), f(0.5)) * rho if scale else rho
     p = p * (f(1) - alpha * f(0.3))
     q = g * g + f(1e-3)
-    kept, rest = f(1 - 201**-0.8), f(201**-0.8)
+    decay, share = f(1 - 201**-0.8), f(201**-0.8)
     if factored:
-        r = r * kept + rounded(q, 1)[:, None] * rest
-        c = c * kept + rounded(q, 0)[None, :] * rest
+        r = r * decay + rounded(q, 1)[:, None] * share
+        c = c * decay + rounded(q, 0)[None, :] * share
         u = g / (np.sqrt(r / rounded(r, 0)) * np.sqrt(c))
     else:
-        v = v * kept + q * rest
+        v = v * decay + q * share
         u = g / np.sqrt(v)
     assert rms(u) > 0.25
     u = u / (rms(u) / f(0.25))
@@ -83,9 +83,9 @@ OPTIONS: list[dict[str, Any]] = [
 def test_100_steps_are_those_of_the_papers(options: dict[str, Any]) -> None:
     start, _, _ = run(Adafactor, options, 0, SHAPES)
     params, _, grads = run(Adafactor, options, 100, SHAPES)
-    for before, p, seen in zip(start, params, grads, strict=True):
+    for before, p, history in zip(start, params, grads, strict=True):
         origin = before.detach().double().numpy()
-        exact = adafactor(origin, [g.double().numpy() for g in seen], **options)
+        exact = adafactor(origin, [g.double().numpy() for g in history], **options)
         assert_close(p.detach().numpy(), exact, origin)
 
 
@@ -101,7 +101,7 @@ def test_100_steps_are_those_of_the_papers(options: dict[str, Any]) -> None:
 def test_it_is_torch_over_100_steps_where_options_coincide(
     ours: dict[str, Any], theirs: dict[str, Any]
 ) -> None:
-    """The floor of torch's second moment is set so low that no gradient of these meets it."""
+    """The floor of torch's second moment is too low to matter here."""
     coincide = {name: value for name, value in ours.items() if name != "scale_weight_decay"}
     params, a, _ = run(Adafactor, ours, 100, SHAPES)
     twins, b, _ = run(torch.optim.Adafactor, {**coincide, **theirs, "eps": (1e-15, 1e-3)}, 100,

@@ -12,7 +12,7 @@ from qmaps.optim import Adafactor, Adafactor8bit
 from tests.optim.families import floats, run
 
 
-def test_what_is_quantized() -> None:
+def test_quantizers_of_states() -> None:
     shapes = ((5000, 2), (5000,), (90, 80), (30,))
     log, first = "logB256/log2(in_log=true)@8u+qsr", "B128/DE-sym@8s"
     low = "logB128/log2(in_log=true)@8u+qsr"
@@ -44,7 +44,7 @@ def test_what_is_quantized() -> None:
             del state["step"]
             specs = {name: getattr(value, "quantizer", None) for name, value in state.items()}
             results.append({name: q if q is None else str(q) for name, q in specs.items()})
-        # The first parameter has (5000, 2): low rank 2, which is 10000 elements.
+        # The first parameter has (5000, 2): a low rank of 2 means 10000 elements.
         assert results == expected
         assert optimizer.state_nbytes == sum(
             value.nbytes
@@ -91,7 +91,7 @@ def test_a_step_decodes_updates_and_encodes(options: dict[str, object]) -> None:
 
 
 def test_second_moments_of_many_magnitudes_survive() -> None:
-    """What log2 is for: a linear or block-wise map would send the small ones to zero."""
+    """A linear or block-wise map would round the small ones to zero; log2 keeps them."""
     p = nn.Parameter(torch.zeros(5120))
     optimizer = Adafactor8bit([p], relative_step=False, scale_parameter=False, lr=1.0)
     sizes = 10 ** -torch.arange(5120).remainder(13).float()

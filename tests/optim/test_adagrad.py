@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from qmaps.optim import Adagrad, Adagrad4bit, Adagrad8bit
-from tests.optim.one_step import assert_bits, given, step
+from tests.optim.one_step import assert_bits, random_arrays, step
 
 STATES = {"sum": "v"}
 
@@ -17,16 +17,16 @@ STATES = {"sum": "v"}
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_the_documented_operations(decay: float, maximize: bool) -> None:
     f = np.float32
-    x = given("V")
+    x = random_arrays("V")
     options = {"lr": 0.01, "lr_decay": 0.3, "eps": 1e-3, "initial_accumulator_value": 0.7,
                "weight_decay": decay, "maximize": maximize}  # fmt: skip
     p, g = x["p"], -x["g"] if maximize else x["g"]
     if decay:
         g = g + f(0.1) * p
-    for taken, v in ((4, x["v"]), (0, np.full_like(p, 0.7))):
-        actual = step(Adagrad, x, taken, STATES, **options)
+    for steps, v in ((4, x["v"]), (0, np.full_like(p, 0.7))):
+        actual = step(Adagrad, x, steps, STATES, **options)
         v = v + g * g
-        moved = p - f(0.01 / (1 + taken * 0.3)) * (g / (np.sqrt(v) + f(1e-3)))
+        moved = p - f(0.01 / (1 + steps * 0.3)) * (g / (np.sqrt(v) + f(1e-3)))
         assert_bits(actual, p=moved, v=v)
 
 
@@ -60,7 +60,7 @@ def test_stochastic_rounding_lets_the_sum_go_on() -> None:
 
 @pytest.mark.parametrize("make", [Adagrad, torch.optim.Adagrad])
 def test_a_distributed_checkpoint_made_before_the_first_step_counts_none(make: type) -> None:
-    """`get_optimizer_state_dict` steps optimizers without states, which torch's never is."""
+    """`get_optimizer_state_dict` steps optimizers without states; torch's always has them."""
     distributed = pytest.importorskip("torch.distributed.checkpoint.state_dict")
     layer = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(layer.weight)
@@ -72,7 +72,7 @@ def test_a_distributed_checkpoint_made_before_the_first_step_counts_none(make: t
         layer.weight.grad = torch.ones(1, 1)
         optimizer.step()
         assert float(layer.weight.detach()) == pytest.approx(expected)
-    # A step without learning rate whose gradients are not 0 counts.
+    # A step with lr=0 and gradients other than 0 counts.
     fresh = make([nn.Parameter(torch.zeros(2))], lr=0.0)
     (param,) = fresh.param_groups[0]["params"]
     param.grad = torch.ones(2)

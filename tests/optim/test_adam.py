@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from qmaps.optim import Adam, Adam4bit, Adam8bit, AdamW
-from tests.optim.one_step import assert_bits, given, step
+from tests.optim.one_step import assert_bits, random_arrays, step
 
 STATES = {"exp_avg": "m", "exp_avg_sq": "v"}
 
@@ -16,7 +16,7 @@ STATES = {"exp_avg": "m", "exp_avg_sq": "v"}
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_the_documented_operations(decay: float, maximize: bool) -> None:
     f = np.float32
-    x = given("m", "V")
+    x = random_arrays("m", "V")
     actual = step(Adam, x, 4, STATES, lr=0.01, betas=(0.9, 0.99), eps=1e-6, weight_decay=decay,
                  maximize=maximize)  # fmt: skip
     p, g, m, v = (x[name] for name in "pgmv")
@@ -31,7 +31,7 @@ def test_the_documented_operations(decay: float, maximize: bool) -> None:
 
 
 def test_weight_decay_is_coupled_and_that_of_adamw_is_not() -> None:
-    x = given("m", "V")
+    x = random_arrays("m", "V")
     options = {"lr": 0.01, "weight_decay": 0.1}
     adam, adamw = (step(cls, x, 4, STATES, **options) for cls in (Adam, AdamW))
     plain = step(Adam, x, 4, STATES, lr=0.01)

@@ -28,8 +28,8 @@ def parameters(net: nn.Module) -> list[torch.Tensor]:
     return [p.detach().clone() for p in net.parameters()]
 
 
-def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def equal(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
 
 
 @pytest.mark.parametrize("maximize", [False, True])
@@ -72,7 +72,7 @@ def test_the_rule_is_the_documented_sequence_of_float32_operations() -> None:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_states_are_what_quantizing_the_exact_moments_gives(name: str) -> None:
+def test_states_are_the_quantized_exact_moments(name: str) -> None:
     net = model()
     optimizer = AdamW(net.parameters(), state_quantizers=CHOICES[name], seed=7)
     train(net, optimizer, range(1))
@@ -97,8 +97,8 @@ def test_save_load_and_resume_is_bit_for_bit(name: str, dtype: torch.dtype) -> N
     def make(net: nn.Module) -> AdamW:
         return AdamW(net.parameters(), lr=3e-3, state_quantizers=CHOICES[name], refit_every=4)
 
-    whole = model(dtype)
-    train(whole, make(whole), range(14))
+    uninterrupted = model(dtype)
+    train(uninterrupted, make(uninterrupted), range(14))
 
     net = model(dtype)
     optimizer = make(net)
@@ -113,10 +113,10 @@ def test_save_load_and_resume_is_bit_for_bit(name: str, dtype: torch.dtype) -> N
     again.load_state_dict(saved["optimizer"])
     assert again.state_nbytes == optimizer.state_nbytes
     train(resumed, again, range(6, 14))
-    assert equal(parameters(whole), parameters(resumed))
+    assert equal(parameters(uninterrupted), parameters(resumed))
     # The saved dict was not written through, and the first optimizer goes on as well.
     train(net, optimizer, range(6, 14))
-    assert equal(parameters(whole), parameters(net))
+    assert equal(parameters(uninterrupted), parameters(net))
 
 
 @pytest.mark.parametrize("name", ["8bit", "4bit", "paper-4bit", "stochastic"])
@@ -211,28 +211,28 @@ def test_a_scheduler_goes_on_after_a_resume() -> None:
 
 
 def test_a_torch_checkpoint_is_taken_over() -> None:
-    net, other = model(), model()
+    net, resumed = model(), model()
     torch_optimizer = torch.optim.AdamW(net.named_parameters(), lr=2e-3, eps=1e-7)
     train(net, torch_optimizer, range(5))
-    other.load_state_dict(net.state_dict())
-    ours = AdamW8bit(other.parameters())
+    resumed.load_state_dict(net.state_dict())
+    ours = AdamW8bit(resumed.parameters())
     ours.load_state_dict(torch_optimizer.state_dict())
     assert ours.param_groups[0]["lr"] == 2e-3
     assert ours.param_groups[0]["eps"] == 1e-7
     assert "fused" not in ours.param_groups[0]
-    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+    for p, q in zip(net.parameters(), resumed.parameters(), strict=True):
         m = torch_optimizer.state[p]["exp_avg"]
         actual = ours.state[q]["exp_avg"]
         if p.numel() > 4096:
             assert torch.equal(actual.packed, qmaps.quantizer("B256/DE-sym@8s").quantize(m).packed)
         else:
             assert torch.equal(actual, m)
-    train(other, ours, range(5, 8))
+    train(resumed, ours, range(5, 8))
 
 
 def test_codebooks_of_users_survive_a_checkpoint() -> None:
-    mine = qmaps.Codebook(torch.linspace(-1, 1, 9), label="mine")
-    pair = {"exp_avg": qmaps.quantizer("B64/mine@4s", [mine]), "exp_avg_sq": "B64/linear@4u"}
+    codebook = qmaps.Codebook(torch.linspace(-1, 1, 9), label="mine")
+    pair = {"exp_avg": qmaps.quantizer("B64/mine@4s", [codebook]), "exp_avg_sq": "B64/linear@4u"}
     net = model()
     optimizer = AdamW(net.parameters(), state_quantizers=pair)
     train(net, optimizer, range(3))
@@ -373,8 +373,8 @@ def test_checkpoints_that_do_not_fit() -> None:
     net = model()
     amsgrad = torch.optim.AdamW(net.parameters(), amsgrad=True)
     train(net, amsgrad, range(1))
-    other = torch.optim.AdamW([net[0].weight])
-    train(net, other, range(1))
+    smaller = torch.optim.AdamW([net[0].weight])
+    train(net, smaller, range(1))
     two = torch.optim.AdamW([{"params": net[0].parameters()}, {"params": net[2].parameters()}])
     for saved, message in (
         (amsgrad, "state_dict has amsgrad=True; only False is supported"),
@@ -384,7 +384,7 @@ def test_checkpoints_that_do_not_fit() -> None:
             AdamW8bit(net.parameters()).load_state_dict(saved.state_dict())
         assert str(caught.value) == message
     with pytest.raises(ValueError, match="has 1 parameters in group 0, but this optimizer has 6"):
-        AdamW8bit(net.parameters()).load_state_dict(other.state_dict())
+        AdamW8bit(net.parameters()).load_state_dict(smaller.state_dict())
 
 
 def test_sparse_gradients_are_refused() -> None:
@@ -411,13 +411,13 @@ def test_deep_copy_goes_on_alike() -> None:
 def test_cuda_takes_the_same_step(name: str) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device on this machine")
-    here, there = model(), model().cuda()
-    a = AdamW(here.parameters(), state_quantizers=CHOICES[name])
-    b = AdamW(there.parameters(), state_quantizers=CHOICES[name])
+    on_cpu, on_gpu = model(), model().cuda()
+    a = AdamW(on_cpu.parameters(), state_quantizers=CHOICES[name])
+    b = AdamW(on_gpu.parameters(), state_quantizers=CHOICES[name])
     for seed in range(3):
-        for p, q in zip(here.parameters(), there.parameters(), strict=True):
+        for p, q in zip(on_cpu.parameters(), on_gpu.parameters(), strict=True):
             p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(seed))
             q.grad = p.grad.cuda()
         a.step()
         b.step()
-    assert equal(parameters(here), [p.cpu() for p in parameters(there)])
+    assert equal(parameters(on_cpu), [p.cpu() for p in parameters(on_gpu)])

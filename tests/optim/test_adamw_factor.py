@@ -12,13 +12,13 @@ from torch import nn
 import qmaps
 from qmaps.optim import AdamW, AdamW4bitFactor, AdamW8bitFactor, AdamWFactor
 from tests.optim.families import model, run, train
-from tests.optim.one_step import Array, assert_bits, given, step
+from tests.optim.one_step import Array, assert_bits, random_arrays, step
 
 f = np.float32
 
 
 def mean(x: Array, axis: int) -> Array:
-    """Exact sums; rounded twice, as the documented ones are."""
+    """Exact sums, rounded twice like the documented ones."""
     return np.apply_along_axis(lambda row: math.fsum(row) / len(row), axis, x.astype(float)).astype(
         f
     )
@@ -26,7 +26,7 @@ def mean(x: Array, axis: int) -> Array:
 
 @pytest.mark.parametrize("maximize", [False, True])
 def test_the_documented_operations(maximize: bool) -> None:
-    x = given("m", "V")
+    x = random_arrays("m", "V")
     v = x.pop("v")
     x = {name: value.reshape(50, 80) for name, value in x.items()}
     x |= {"r": v[:50].reshape(50, 1), "c": v[50:130].reshape(1, 80)}
@@ -61,9 +61,9 @@ def test_100_steps_are_those_of_the_papers() -> None:
     options = {"lr": 0.01, "weight_decay": 0.1, "state_quantizers": None}
     start, _, _ = run(AdamWFactor, options, 0, shapes)
     params, _, grads = run(AdamWFactor, options, 100, shapes)
-    for before, p, seen in zip(start, params, grads, strict=True):
+    for before, p, history in zip(start, params, grads, strict=True):
         exact = reference(
-            before.detach().double().numpy(), [g.double().numpy() for g in seen], 0.01, 0.1
+            before.detach().double().numpy(), [g.double().numpy() for g in history], 0.01, 0.1
         )
         np.testing.assert_allclose(p.detach().numpy(), exact, rtol=2e-6, atol=2e-6)
 
@@ -78,7 +78,7 @@ def test_tensors_without_rows_and_columns_take_the_step_of_adamw() -> None:
             assert set(a.state[p]) == {"step", "exp_avg", "exp_avg_sq"}
 
 
-def test_what_is_quantized() -> None:
+def test_quantizers_of_states() -> None:
     large = [nn.Parameter(torch.ones(shape)) for shape in ((5000, 2), (5000,), (64, 64))]
     for cls, first, second in (
         (AdamW4bitFactor, "B64xbf16/mu-law10:linear0@5s+qsr", "B64xbf16/geometric@3u+qsr"),
@@ -139,14 +139,14 @@ def test_a_nan_stays() -> None:
 def test_the_checkpoint_of_a_whole_second_moment_is_factored(quantizers: str | None) -> None:
     net = model()
     options = {"state_quantizers": quantizers} if quantizers else {}
-    whole = (AdamW if quantizers else torch.optim.AdamW)(net.parameters(), **options)
-    train(net, whole, range(3))
-    other = model()
-    optimizer = AdamWFactor(other.parameters())
-    optimizer.load_state_dict(whole.state_dict())
-    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+    unfactored = (AdamW if quantizers else torch.optim.AdamW)(net.parameters(), **options)
+    train(net, unfactored, range(3))
+    resumed = model()
+    optimizer = AdamWFactor(resumed.parameters())
+    optimizer.load_state_dict(unfactored.state_dict())
+    for p, q in zip(net.parameters(), resumed.parameters(), strict=True):
         state = optimizer.state[q]
-        v = whole.state[p]["exp_avg_sq"]
+        v = unfactored.state[p]["exp_avg_sq"]
         v = v.dequantize() if isinstance(v, qmaps.QuantizedTensor) else v
         if p.dim() == 1:
             assert torch.equal(state["exp_avg_sq"], v)
@@ -154,7 +154,7 @@ def test_the_checkpoint_of_a_whole_second_moment_is_factored(quantizers: str | N
         assert "exp_avg_sq" not in state
         torch.testing.assert_close(state["exp_avg_sq_row"], v.mean(-1, keepdim=True))
         torch.testing.assert_close(state["exp_avg_sq_col"], v.mean(-2, keepdim=True))
-    train(other, optimizer, range(3, 6))
+    train(resumed, optimizer, range(3, 6))
 
 
 def test_states_of_wrong_shapes_are_refused() -> None:

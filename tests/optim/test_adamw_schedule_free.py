@@ -13,7 +13,7 @@ from torch import nn
 
 from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamWScheduleFree, AdamWScheduleFree4bit, AdamWScheduleFree8bit
-from tests.optim.one_step import assert_bits, given, step
+from tests.optim.one_step import assert_bits, random_arrays, step
 
 STATES = {"z_offset": "d", "exp_avg_sq": "v"}
 
@@ -22,7 +22,7 @@ STATES = {"z_offset": "d", "exp_avg_sq": "v"}
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 def test_the_documented_operations(decay: float, engine: str) -> None:
     f = np.float32
-    x = given("d", "V")
+    x = random_arrays("d", "V")
     with use_backend(engine):
         actual = step(
             AdamWScheduleFree, x, 4, STATES, lr=0.01, betas=(0.9, 0.99), eps=1e-4,
@@ -99,17 +99,17 @@ def test_eval_and_train_with_master_weights_change_no_bit() -> None:
 
 
 def test_a_checkpoint_of_averages_goes_on() -> None:
-    model, other = net(), net()
+    model, twin = net(), net()
     optimizer = AdamWScheduleFree(model.parameters(), lr=0.01)
     train(model, optimizer, range(5))
     optimizer.eval()
     saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-    other.load_state_dict(saved[0])
-    resumed = AdamWScheduleFree(other.parameters(), lr=0.01)
+    twin.load_state_dict(saved[0])
+    resumed = AdamWScheduleFree(twin.parameters(), lr=0.01)
     resumed.load_state_dict(saved[1])
-    for each in (optimizer, resumed):
-        each.train()
-    assert train(model, optimizer, range(5, 9)) == train(other, resumed, range(5, 9))
+    for trained in (optimizer, resumed):
+        trained.train()
+    assert train(model, optimizer, range(5, 9)) == train(twin, resumed, range(5, 9))
 
 
 def test_fixed_widths_keep_the_weight_in_32_bits() -> None:
@@ -120,8 +120,8 @@ def test_fixed_widths_keep_the_weight_in_32_bits() -> None:
         specs = cls([torch.zeros(1)]).param_groups[0]["state_quantizers"]
         assert specs == {"exp_avg_sq": spec}
     param = nn.Parameter(torch.ones(80, 80))
-    both = {"z_offset": "B256/DE@8s+sr", "exp_avg_sq": "B256/geometric@8u+qsr"}
-    optimizer = AdamWScheduleFree([param], state_quantizers=both)
+    quantizers = {"z_offset": "B256/DE@8s+sr", "exp_avg_sq": "B256/geometric@8u+qsr"}
+    optimizer = AdamWScheduleFree([param], state_quantizers=quantizers)
     for _ in range(3):
         param.grad = torch.linspace(-1, 1, 6400).view(80, 80)
         optimizer.step()

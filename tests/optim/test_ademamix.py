@@ -11,7 +11,7 @@ from torch import nn
 
 from qmaps.engines.step_scalars import Lengthened
 from qmaps.optim import AdEMAMix, AdEMAMix4bit, AdEMAMix8bit
-from tests.optim.one_step import assert_bits, given, step
+from tests.optim.one_step import assert_bits, random_arrays, step
 from tests.optim.small_net import Matrix, losses
 
 STATES = {"exp_avg": "m", "exp_avg_slow": "n", "exp_avg_sq": "v"}
@@ -21,7 +21,7 @@ STATES = {"exp_avg": "m", "exp_avg_slow": "n", "exp_avg_sq": "v"}
 @pytest.mark.parametrize("schedules", [False, True])
 def test_the_documented_operations(schedules: bool, maximize: bool) -> None:
     f = np.float32
-    x = given("m", "n", "V")
+    x = random_arrays("m", "n", "V")
     options = {"lr": 0.01, "betas": (0.9, 0.99, 0.999), "alpha": 6.0, "eps": 1e-4,
                "weight_decay": 0.3, "maximize": maximize}  # fmt: skip
     alpha, beta3 = 6.0, 0.999
@@ -75,7 +75,7 @@ def test_after_its_schedules_it_is_as_without() -> None:
         optimizer.step()
         results.append(p.detach())
     assert torch.equal(*results)
-    # A decay that does not grow has no schedule.
+    # A constant decay has no schedule.
     scalars = AdEMAMix([p], betas=(0.9, 0.99, 0.9), t_beta3=10).scalars(
         {**optimizer.param_groups[0], "betas": (0.9, 0.99, 0.9), "t_beta3": 10}, 1
     )

@@ -47,10 +47,10 @@ def test_40_steps_are_those_of_the_papers(options: dict[str, Any], rank: int) ->
     apollo = {"apollo_rank": rank, "apollo_update_proj_gap": 12, "seed": 9}
     start, _, _ = run(Adafactor, options, 0, SHAPES)
     params, _, grads = run(Adafactor, {**options, **apollo}, 40, SHAPES)
-    for number, (before, p, seen) in enumerate(zip(start, params, grads, strict=True)):
+    for number, (before, p, history) in enumerate(zip(start, params, grads, strict=True)):
         origin = before.detach().double().numpy()
-        drawn = matrices(tuple(p.shape), number, len(seen), 12, rank) if p.dim() > 1 else None
-        exact = adafactor(origin, [g.double().numpy() for g in seen], drawn, **options)
+        drawn = matrices(tuple(p.shape), number, len(history), 12, rank) if p.dim() > 1 else None
+        exact = adafactor(origin, [g.double().numpy() for g in history], drawn, **options)
         assert_close(p.detach().numpy(), exact, origin)
 
 
@@ -85,8 +85,8 @@ def test_projections_are_normal_and_depend_on_nothing_else() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(2)
     assert torch.equal(projection.matrix(3, 2, 1, cpu), drawn)
-    for other in ((4, 2, 1), (3, 1, 1), (3, 2, 0)):
-        assert not torch.equal(projection.matrix(*other, cpu), drawn)
+    for changed in ((4, 2, 1), (3, 1, 1), (3, 2, 0)):
+        assert not torch.equal(projection.matrix(*changed, cpu), drawn)
     x = drawn.double() * 50**0.5
     assert x.shape == (50, 200)
     assert abs(float(x.mean())) < 0.03
@@ -113,7 +113,7 @@ def test_normal_numbers_are_box_and_muller_of_philox() -> None:
 
 
 def test_a_projection_lasts_for_its_gap() -> None:
-    """With equal gradients nothing but a new projection changes the factor."""
+    """With equal gradients only a new projection changes the factor."""
     p = nn.Parameter(torch.zeros(20, 10))
     optimizer = Adafactor([p], apollo_rank=2, apollo_update_proj_gap=3, beta2=0.0, fira_margin=1e9,
                           scale_parameter=False, relative_step=False, lr=1.0, d=1e9)  # fmt: skip
@@ -128,10 +128,10 @@ def test_a_projection_lasts_for_its_gap() -> None:
     assert same == [True, True, False, True, True, False]
 
 
-def test_the_step_of_the_same_seed_is_the_same_whatever_the_state_of_torch() -> None:
+def test_the_same_seed_gives_the_same_step_in_any_state_of_torch() -> None:
     results = []
-    for seed, other in ((3, 0), (3, 1), (4, 0)):
-        torch.manual_seed(other)
+    for seed, torch_seed in ((3, 0), (3, 1), (4, 0)):
+        torch.manual_seed(torch_seed)
         options = {"apollo_rank": 3, "seed": seed, "min_quantized_size": 0}
         params, _, _ = run(Adafactor8bit, options, 5, ((30, 20),))
         results.append(params[0])

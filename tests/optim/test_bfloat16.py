@@ -32,8 +32,8 @@ def test_the_new_float32_value_is_rounded(family: Family, rounding: bool) -> Non
     optimizer.step()
     wide.step()
     for number, (p, twin) in enumerate(zip(params, twins, strict=True)):
-        taken = int(optimizer.state[p]["step"])
-        key = RoundingKey(seed=9, purpose=1, step=taken, tensor=number)
+        number_of_step = int(optimizer.state[p]["step"])
+        key = RoundingKey(seed=9, purpose=1, step=number_of_step, tensor=number)
         rounded = round_stochastically(twin.detach(), key)
         nearest = twin.detach().to(torch.bfloat16)
         assert torch.equal(p, rounded if rounding else nearest)

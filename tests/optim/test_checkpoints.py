@@ -1,4 +1,4 @@
-"""Checkpoints: what does not fit is refused with the reason, and nothing is half loaded."""
+"""Checkpoints: a wrong one is refused with the reason, and the optimizer stays as it was."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def trained(cls: type[QuantizedOptimizer] = AdamW8bit, **options: Any) -> Quanti
 
 
 def fingerprint(optimizer: QuantizedOptimizer) -> list[Any]:
-    """All that a load could change."""
+    """Everything a load could change."""
     results: list[Any] = []
     for group in optimizer.param_groups:
         results.append({key: value for key, value in group.items() if key != "params"})
@@ -180,8 +180,8 @@ def test_checkpoints_of_other_optimizers() -> None:
 
 
 def test_a_quantizer_that_nobody_here_knows_is_refused() -> None:
-    mine = qmaps.Codebook([-1, -0.25, 0, 0.25, 1], label="mine")
-    q = qmaps.quantizer("B64/mine@3s", codebooks=[mine])
+    codebook = qmaps.Codebook([-1, -0.25, 0, 0.25, 1], label="mine")
+    q = qmaps.quantizer("B64/mine@3s", codebooks=[codebook])
     saved = trained(AdamW, state_quantizers={"exp_avg": q}).state_dict()
     # The codebook comes with the states; here they have lost it.
     for state in saved["state"].values():
@@ -219,18 +219,18 @@ def test_checkpoints_from_before_there_was_a_number_are_migrated() -> None:
 
 
 def test_hooks_see_all_of_a_checkpoint() -> None:
-    optimizer, seen = trained(), []
+    optimizer, log = trained(), []
     saved = trained(lr=0.25).state_dict()
 
-    def change(_: object, given: dict[str, Any]) -> dict[str, Any]:
-        seen.append(sorted(given))
-        groups = [{**given["param_groups"][0], "lr": 0.125}]
-        return {**given, "param_groups": groups}
+    def change(_: object, state_dict: dict[str, Any]) -> dict[str, Any]:
+        log.append(sorted(state_dict))
+        groups = [{**state_dict["param_groups"][0], "lr": 0.125}]
+        return {**state_dict, "param_groups": groups}
 
     optimizer.register_load_state_dict_pre_hook(change)
-    optimizer.register_load_state_dict_post_hook(lambda o: seen.append(o.param_groups[0]["lr"]))
+    optimizer.register_load_state_dict_post_hook(lambda o: log.append(o.param_groups[0]["lr"]))
     optimizer.load_state_dict(saved)
-    assert seen == [["param_groups", "qmaps", "state"], 0.125]
+    assert log == [["param_groups", "qmaps", "state"], 0.125]
     assert saved["param_groups"][0]["lr"] == 0.25
 
 
@@ -247,7 +247,7 @@ def test_overrides_follow_the_checkpoints_names() -> None:
 
 
 def test_overrides_stay_where_the_checkpoint_has_none() -> None:
-    plain, other = trained(AdamW8bit), trained(AdamW8bit, overrides={"0.*": "4bit"})
+    plain, overridden = trained(AdamW8bit), trained(AdamW8bit, overrides={"0.*": "4bit"})
     saved = plain.state_dict()
     saved["param_groups"][0]["param_names"] = [
         f"module.{name}" for name, _ in model().named_parameters()
@@ -256,7 +256,7 @@ def test_overrides_stay_where_the_checkpoint_has_none() -> None:
     weight = optimizer.param_groups[0]["params"][0]
     optimizer.load_state_dict(saved)
     assert optimizer.quantizer_of("exp_avg", weight, optimizer.param_groups[0]) is None
-    optimizer.load_state_dict(other.state_dict())
+    optimizer.load_state_dict(overridden.state_dict())
     assert optimizer.quantizer_of("exp_avg", weight, optimizer.param_groups[0]).map.bits == 5
 
 
@@ -315,7 +315,7 @@ def test_checkpoints_with_a_removed_rounding_change_nothing(end: str, place: str
 
 
 def put(optimizer: QuantizedOptimizer, saved: dict[str, Any]) -> None:
-    """As `torch.distributed.optim.ZeroRedundancyOptimizer` hands over a checkpoint's states."""
+    """Put states into the optimizer like `torch.distributed.optim.ZeroRedundancyOptimizer`."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
     for number, state in saved["state"].items():
         optimizer.state[params[number]] = dict(state)
@@ -331,25 +331,25 @@ def test_saved_states_that_are_put_among_states_are_read(number: int, engine: st
         train(net, optimizer, range(3))
         twin = model()
         twin.load_state_dict(net.state_dict())
-        other = cls(twin.named_parameters(), **options)
-        train(twin, other, range(1))
+        trained_optimizer = cls(twin.named_parameters(), **options)
+        train(twin, trained_optimizer, range(1))
         twin.load_state_dict(net.state_dict())
         saved = copy.deepcopy(optimizer.state_dict())
         before, codes = str(saved), copy.deepcopy(saved["state"][0])
         # Whatever looks first: sizes, a checkpoint, a step.
         for look in (
-            lambda: other.state_nbytes == optimizer.state_nbytes,
-            lambda: str(other.memory()) == str(optimizer.memory()),
-            lambda: str(other.state_dict()) == before,
+            lambda: trained_optimizer.state_nbytes == optimizer.state_nbytes,
+            lambda: str(trained_optimizer.memory()) == str(optimizer.memory()),
+            lambda: str(trained_optimizer.state_dict()) == before,
         ):
-            put(other, saved)
+            put(trained_optimizer, saved)
             assert look()
-        put(other, saved)
+        put(trained_optimizer, saved)
         train(net, optimizer, range(3, 5))
-        train(twin, other, range(3, 5))
+        train(twin, trained_optimizer, range(3, 5))
     for p, q in zip(net.parameters(), twin.parameters(), strict=True):
         assert torch.equal(p, q)
-    assert str(other.state_dict()) == str(optimizer.state_dict())
+    assert str(trained_optimizer.state_dict()) == str(optimizer.state_dict())
     for name, value in saved["state"][0].items():
         if isinstance(value, dict):  # steps do not write to the checkpoint's codes
             assert torch.equal(value["packed"], codes[name]["packed"])
@@ -372,7 +372,7 @@ def test_saved_states_that_are_put_among_states_are_checked() -> None:
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch has no distributed")
-def test_what_distributed_checkpoints_put_into_a_state_dict_is_refused(tmp_path: Any) -> None:
+def test_placeholders_of_distributed_checkpoints_are_refused(tmp_path: Any) -> None:
     import torch.distributed.checkpoint as dcp
 
     saved = trained()
@@ -397,8 +397,8 @@ def test_groups_added_late_go_through_a_checkpoint() -> None:
         optimizer.add_param_group({"params": extra, "state_quantizers": "8bit", "lr": 1e-2})
         return optimizer
 
-    whole = model()
-    train(whole, make(whole), range(5))
+    uninterrupted = model()
+    train(uninterrupted, make(uninterrupted), range(5))
     net, resumed = model(), model()
     optimizer = make(net)
     train(net, optimizer, range(3))
@@ -409,9 +409,9 @@ def test_groups_added_late_go_through_a_checkpoint() -> None:
     again = make(resumed)
     again.load_state_dict(torch.load(buffer, weights_only=True))
     copied_net, copied = copy.deepcopy((resumed, again))
-    for each, its in ((resumed, again), (copied_net, copied)):
-        train(each, its, range(3, 5))
-        for p, q in zip(whole.parameters(), each.parameters(), strict=True):
+    for trained_net, its in ((resumed, again), (copied_net, copied)):
+        train(trained_net, its, range(3, 5))
+        for p, q in zip(uninterrupted.parameters(), trained_net.parameters(), strict=True):
             assert torch.equal(p, q)
 
 
@@ -431,7 +431,7 @@ def test_a_checkpoint_of_the_old_random_numbers_loads() -> None:
 
 
 def test_numpy_numbers_among_options_are_saved_as_pythons() -> None:
-    """A schedule computed by NumPy gives them; torch.load with weights_only=True has no NumPy."""
+    """NumPy schedules return NumPy numbers; torch.load with weights_only=True refuses these."""
     optimizer = trained()
     options = {"lr": 1e-3 * np.cos(0.1), "betas": (np.float32(0.5), np.float64(0.99)),
                "eps": np.float16(1e-3), "maximize": np.bool_(False),

@@ -1,4 +1,4 @@
-"""Which states are quantized, by what, and why."""
+"""The choice of quantizers for states, with the reasons."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAMES = [name for name, _ in Net().named_parameters()]
 
 
 def chosen(optimizer) -> dict[str, tuple[str | None, ...]]:
-    """The specs of each parameter's states, in prospect."""
+    """Predicted specs of each parameter's states."""
     results: dict[str, tuple[str | None, ...]] = {}
     for row in optimizer.memory():
         results[row.parameter] = (*results.get(row.parameter, ()), row.quantizer)
@@ -45,7 +45,7 @@ def chosen(optimizer) -> dict[str, tuple[str | None, ...]]:
 
 
 def stored(optimizer) -> dict[str, tuple[str | None, ...]]:
-    """The same of the states that are there."""
+    """Specs of each parameter's states after a step."""
     return {
         name: tuple(
             value.quantizer.spec if isinstance(value, qmaps.QuantizedTensor) else None
@@ -180,17 +180,17 @@ def test_changes_between_steps_have_the_references_bits(change: str) -> None:
 
 
 def test_a_checkpoint_brings_its_choices_along() -> None:
-    mine = qmaps.Codebook([-1, -0.25, 0, 0.25, 1], label="mine")
+    codebook = qmaps.Codebook([-1, -0.25, 0, 0.25, 1], label="mine")
     options = {
         "overrides": {
             "head.*": None,
-            "body.0.*": {"exp_avg": qmaps.quantizer("B64/mine@3s", [mine])},
+            "body.0.*": {"exp_avg": qmaps.quantizer("B64/mine@3s", [codebook])},
         },
     }
-    whole, net = (copy.deepcopy(n) for n in [Net()] * 2)
-    straight, optimizer = (AdamW8bit(n.named_parameters(), **options) for n in (whole, net))
+    uninterrupted, net = (copy.deepcopy(n) for n in [Net()] * 2)
+    straight, optimizer = (AdamW8bit(n.named_parameters(), **options) for n in (uninterrupted, net))
     for number in range(4):
-        step(whole, straight, number)
+        step(uninterrupted, straight, number)
     for number in range(2):
         step(net, optimizer, number)
     optimizer.param_groups[0]["quantize"] = True
@@ -207,17 +207,17 @@ def test_a_checkpoint_brings_its_choices_along() -> None:
     assert reasons(again) == reasons(optimizer)
     for number in range(2, 4):
         step(net, again, number)
-    for ours, theirs in zip(net.parameters(), whole.parameters(), strict=True):
+    for ours, theirs in zip(net.parameters(), uninterrupted.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
 
 def test_codebooks_without_labels_stay_apart_and_those_of_one_label_are_refused() -> None:
     def options(**label: str) -> dict[str, object]:
-        one, other = (
+        first, second = (
             {"exp_avg": qmaps.normalize.BlockWise(64) / qmaps.Codebook(values, **label)}
             for values in ([-1, -0.5, 0, 1], [-1, -0.01, 0, 1])
         )
-        return {"state_quantizers": one, "overrides": {"head.weight": other}}
+        return {"state_quantizers": first, "overrides": {"head.weight": second}}
 
     optimizer = AdamW(Net().named_parameters(), **options())
     specs = {specs[0] for specs in chosen(optimizer).values() if specs[0]}
@@ -267,8 +267,8 @@ def test_deep_copies_choose_alike(steps: int) -> None:
         again.param_groups[0]["params"], optimizer.param_groups[0]["params"], strict=True
     ):
         copied.grad = param.grad = torch.ones_like(param)
-    for each in (again, optimizer):
-        each.step()
+    for stepped in (again, optimizer):
+        stepped.step()
     assert stored(again) == stored(optimizer) == chosen(again)
     assert stored(again)["1.weight"] == EIGHT
 

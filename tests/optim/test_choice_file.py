@@ -17,7 +17,7 @@ from qmaps.errors import BadTypeError, BadValueError, OutputError, QmapsError
 from qmaps.optim import AdamW, Choice
 from qmaps.storage import settings
 
-# Values whose decimals are cut short in files, and one that is not its own shortest form.
+# Values with decimals cut short in files, and one in another form than the shortest.
 MINE = qmaps.Codebook([-1, -1 / 3, -1e-7 / 3, 0, 1 / 3, 0.7, 1], label="First-3fa9c1", bits=4)
 THIRD = qmaps.Codebook([0, 0.5, 1], label="third", signed=True)
 OTHER = qmaps.Codebook(torch.logspace(-6, 0, 200), label="second")
@@ -51,7 +51,7 @@ def trained(**options: object) -> AdamW:
 
 
 def without_unmatched(options: dict) -> dict:
-    overrides = {key: given for key, given in options["overrides"].items() if key[0] != '"'}
+    overrides = {key: override for key, override in options["overrides"].items() if key[0] != '"'}
     return {**options, "overrides": overrides}
 
 
@@ -62,7 +62,7 @@ def test_an_optimizer_from_a_file_equals_one_from_objects(ending: str, tmp_path:
     path = tmp_path / f"choice.{ending}"
     choice().save(path)
     read = Choice.load(path)
-    assert list(read.overrides) == list(choice().overrides)  # the first that matches decides
+    assert list(read.overrides) == list(choice().overrides)  # the first match decides
     assert read.codebooks() == {"First-3fa9c1": MINE, "second": OTHER, "third": THIRD}
     assert read == Choice(choice().state_quantizers, choice().overrides, read.provenance)
     assert read.provenance == {
@@ -79,10 +79,10 @@ def test_an_optimizer_from_a_file_equals_one_from_objects(ending: str, tmp_path:
         ("2.weight", "B128/DE@4s+sr"), ("2.weight", "B64/second@8u"),
         ("2.bias", "B64xbf16/mu-law10:linear0@5s+qsr"), ("2.bias", "B64xbf16/geometric@3u+qsr"),
     ]  # fmt: skip
-    for one, other in zip(objects.state.items(), loaded.state.items(), strict=True):
-        assert torch.equal(one[0], other[0])
+    for expected, actual in zip(objects.state.items(), loaded.state.items(), strict=True):
+        assert torch.equal(expected[0], actual[0])
         for state in ("exp_avg", "exp_avg_sq"):
-            a, b = one[1][state], other[1][state]
+            a, b = expected[1][state], actual[1][state]
             if isinstance(a, qmaps.QuantizedTensor):
                 assert torch.equal(a.packed, b.packed)
                 a, b = a.dequantize(), b.dequantize()
@@ -218,22 +218,22 @@ def test_json_that_is_nested_too_deeply_is_refused(
 def test_every_truncation_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     choice().save(path)
-    whole = path.read_bytes().rstrip()
-    for size in range(0, len(whole), 97):
-        path.write_bytes(whole[:size])
+    content = path.read_bytes().rstrip()
+    for size in range(0, len(content), 97):
+        path.write_bytes(content[:size])
         with pytest.raises(BadValueError):
             Choice.load(path)
 
 
-def test_what_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsavable_choices_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def message(call: object, kind: type[Exception] = BadValueError) -> str:
         with pytest.raises(QmapsError) as caught:
             call()
         assert isinstance(caught.value, kind)
         return str(caught.value)
 
-    other = qmaps.Codebook([-1, 0, 1], label="first-3FA9C1", bits=4)
-    two = {"a": {"exp_avg": qmaps.quantizer("B8/first-3fa9c1@4s", [other])}}
+    namesake = qmaps.Codebook([-1, 0, 1], label="first-3FA9C1", bits=4)
+    two = {"a": {"exp_avg": qmaps.quantizer("B8/first-3fa9c1@4s", [namesake])}}
     assert message(lambda: Choice(choice().state_quantizers, two)) == (
         "two codebooks have the label 'first-3FA9C1'; each needs its own label"
     )
@@ -264,8 +264,8 @@ def test_what_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert json.loads(choice().to_json())["codebooks"]["First-3fa9c1"]["values"][1] == -0.33333334
 
 
-def made(path: Path) -> Path:
-    """A file with quantizers, overrides, a size and a codebook of one's own."""
+def write_choice(path: Path) -> Path:
+    """Write a file with quantizers, overrides, a size and a codebook."""
     choice = Choice(
         {"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "B64xbf16/geometric@3u+qsr"},
         {"1.weight": {"exp_avg": qmaps.quantizer("B64/mine@2s", [TINY])}, "*.bias": None},
@@ -290,19 +290,19 @@ def named() -> list[tuple[str, nn.Parameter]]:
 def test_a_file_in_place_of_a_preset(kind: str, tmp_path: Path) -> None:
     if kind == "yaml":
         pytest.importorskip("yaml", reason="PyYAML is not installed")
-    path = made(tmp_path / ("c.yaml" if kind == "yaml" else "c.json"))
+    path = write_choice(tmp_path / ("c.yaml" if kind == "yaml" else "c.json"))
     expected = planned(AdamW(named(), **qmaps.load_choice(path)))
     assert ("1.weight", "exp_avg", "B64/mine@2s") in expected
-    given = path if kind == "path" else str(path)
+    file = path if kind == "path" else str(path)
     if kind == "group":
-        optimizer = AdamW([{"params": named(), "state_quantizers": given}])
+        optimizer = AdamW([{"params": named(), "state_quantizers": file}])
     else:
-        optimizer = AdamW(named(), state_quantizers=given)
+        optimizer = AdamW(named(), state_quantizers=file)
     assert planned(optimizer) == expected
 
 
-def test_what_is_given_beside_a_file_comes_first(tmp_path: Path) -> None:
-    path = str(made(tmp_path / "c.json"))
+def test_arguments_override_a_file(tmp_path: Path) -> None:
+    path = str(write_choice(tmp_path / "c.json"))
     actual = planned(
         AdamW(named(), state_quantizers=path, overrides={"1.*": "8bit"}, min_quantized_size=64)
     )
@@ -321,7 +321,7 @@ def test_what_is_given_beside_a_file_comes_first(tmp_path: Path) -> None:
 def test_the_least_size_beside_a_file(
     argument: int | None, minimum: int, cls: Any, tmp_path: Path
 ) -> None:
-    """4096 and 0, the sizes without a file, are given as well as any other."""
+    """4096 and 0, the sizes without a file, are accepted like any other."""
     path = tmp_path / "c.json"
     Choice("8bit", min_quantized_size=100).save(path)
     layer = nn.Linear(8, 8)
@@ -333,17 +333,17 @@ def test_the_least_size_beside_a_file(
 
 
 def test_wrong_and_missing_files_are_named_with_their_option(tmp_path: Path) -> None:
-    missing, other, whole = (str(tmp_path / f"{n}.json") for n in ("none", "other", "whole"))
-    Path(other).write_text('{"verdict": "safe"}')
-    made(Path(whole))
+    missing, unlike, sound = (str(tmp_path / f"{n}.json") for n in ("none", "other", "whole"))
+    Path(unlike).write_text('{"verdict": "safe"}')
+    write_choice(Path(sound))
     for options, message in (
         ({"state_quantizers": missing},
          f"state_quantizers={missing!r}: it cannot be read (No such file or directory)"),
-        ({"state_quantizers": other},
-         f"state_quantizers={other!r}: it is no choice of quantizers; 'state_quantizers' is "
+        ({"state_quantizers": unlike},
+         f"state_quantizers={unlike!r}: it is no choice of quantizers; 'state_quantizers' is "
          "missing"),
-        ({"overrides": {"*": whole}},
-         f"overrides['*']={whole!r} has overrides of its own; give such a file as "
+        ({"overrides": {"*": sound}},
+         f"overrides['*']={sound!r} has overrides of its own; give such a file as "
          "state_quantizers"),
     ):  # fmt: skip
         with pytest.raises(BadValueError) as caught:

@@ -1,4 +1,4 @@
-"""Steps in functions that torch.compile compiles."""
+"""Steps in functions under torch.compile."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_compiled_training_step_has_the_same_bits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*MAKE, "LPMMSGD"])
-def test_a_whole_graph_is_refused_with_what_to_do(name: str) -> None:
+def test_a_whole_graph_is_refused_with_a_remedy(name: str) -> None:
     make: Any = {**MAKE, "LPMMSGD": lambda params: LPMMSGD(params, lr=0.1)}[name]
     param = nn.Parameter(torch.ones(80, 80))
     optimizer = make([param])

@@ -1,4 +1,4 @@
-"""Numbers that depend on the step, and the functions that they are made of."""
+"""Scalars of each step, and their functions."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def test_half_lives_grow_linearly(first: float) -> None:
         return math.log(0.5) / math.log(decay)
 
     start = half_life(first) if first else 0.0
-    decay, rest = Lengthened(last, first, steps), LengthenedRest(last, first, steps)
+    decay, complement = Lengthened(last, first, steps), LengthenedRest(last, first, steps)
     for step in (1, 10, 500, 999):
         share = step / steps
         expected = (1 - share) * start + share * half_life(last)
         assert half_life(decay.at(step)) == pytest.approx(expected, rel=1e-11)
-        assert rest.at(step) == 1 - decay.at(step)
+        assert complement.at(step) == 1 - decay.at(step)
     assert {decay.at(step) for step in (steps, steps + 1, 10**7)} == {last}

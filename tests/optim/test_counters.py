@@ -1,4 +1,4 @@
-"""Step counters go on where float32 and 32 bits end, and so do the random numbers of a step."""
+"""Step counters and random numbers continue beyond the limits of float32 and 32 bits."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ STILL = {"lr": 0.0, "betas": (0.0, 0.999), "weight_decay": 0.0, "min_quantized_s
 SR = {"state_quantizers": {"exp_avg": "B128/DE@8s+sr", "exp_avg_sq": "rank1/linear@4u+sr"}}
 
 
-def set_counters(optimizer: QuantizedOptimizer, taken: int, dtype: torch.dtype) -> None:
+def set_counters(optimizer: QuantizedOptimizer, steps: int, dtype: torch.dtype) -> None:
     for state in optimizer.state.values():
-        state["step"] = torch.tensor(taken, dtype=dtype)
+        state["step"] = torch.tensor(steps, dtype=dtype)
 
 
 def counters(optimizer: torch.optim.Optimizer) -> set[int]:
@@ -52,37 +52,37 @@ def parameters(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("taken", ENDS)
-def test_they_go_on_with_numbers_of_their_own(taken: int, dtype: torch.dtype) -> None:
-    """Float32 ones, of older checkpoints and from elsewhere, count alike from there on."""
+@pytest.mark.parametrize("steps", ENDS)
+def test_they_go_on_with_numbers_of_their_own(steps: int, dtype: torch.dtype) -> None:
+    """Float32 counters, of older checkpoints and other sources, count the same from there."""
 
     def run(backend: str) -> tuple[QuantizedOptimizer, list[torch.Tensor]]:
         # The same moment every time, so that codes differ by their random numbers alone.
         optimizer = AdamW(parameters(torch.bfloat16), stochastic_rounding=True, **STILL, **SR)
-        seen = []
+        codes = []
         with use_backend(backend):
             optimizer.step()
-            set_counters(optimizer, taken if dtype == torch.float64 else 2**24 - 2, dtype)
+            set_counters(optimizer, steps if dtype == torch.float64 else 2**24 - 2, dtype)
             for _ in range(STEPS):
                 optimizer.step()
-                seen.append(optimizer.state_dict()["state"][0]["exp_avg"]["packed"].clone())
-        return optimizer, seen
+                codes.append(optimizer.state_dict()["state"][0]["exp_avg"]["packed"].clone())
+        return optimizer, codes
 
-    ours, seen = run("native")
+    ours, codes = run("native")
     theirs, _ = run("reference")
     assert (
         counters(ours)
         == counters(theirs)
-        == {(taken if dtype == torch.float64 else 2**24 - 2) + STEPS}
+        == {(steps if dtype == torch.float64 else 2**24 - 2) + STEPS}
     )
     assert all(map(same_bits, tensors(ours), tensors(theirs)))
-    for i, one in enumerate(seen):
-        assert not any(torch.equal(one, other) for other in seen[:i])
+    for i, later in enumerate(codes):
+        assert not any(torch.equal(later, earlier) for earlier in codes[:i])
 
 
-@pytest.mark.parametrize("taken", ENDS)
+@pytest.mark.parametrize("steps", ENDS)
 @pytest.mark.parametrize("name", ["sgd", "side states", "projections", "fitted"])
-def test_other_paths_count_on_too(name: str, taken: int) -> None:
+def test_other_paths_count_on_too(name: str, steps: int) -> None:
     def run(backend: str) -> QuantizedOptimizer:
         params = parameters()
         optimizer: QuantizedOptimizer = {
@@ -97,18 +97,18 @@ def test_other_paths_count_on_too(name: str, taken: int) -> None:
         }[name]()  # fmt: skip
         with use_backend(backend):
             optimizer.step()
-            set_counters(optimizer, taken, torch.float64)
+            set_counters(optimizer, steps, torch.float64)
             for _ in range(STEPS):
                 optimizer.step()
         return optimizer
 
     ours, theirs = run("native"), run("reference")
-    assert counters(ours) == counters(theirs) == {taken + STEPS}
+    assert counters(ours) == counters(theirs) == {steps + STEPS}
     assert all(map(same_bits, tensors(ours), tensors(theirs)))
 
 
-@pytest.mark.parametrize("taken", ENDS)
-def test_low_precision_parameters_count_on_too(taken: int) -> None:
+@pytest.mark.parametrize("steps", ENDS)
+def test_low_precision_parameters_count_on_too(steps: int) -> None:
     def run(backend: str) -> tuple[nn.Module, LPMMSGD]:
         torch.manual_seed(0)
         model = lpmm.convert(nn.Linear(64, 32))
@@ -116,19 +116,19 @@ def test_low_precision_parameters_count_on_too(taken: int) -> None:
         with use_backend(backend):
             for number in range(2 * (STEPS + 1)):
                 if number == 2:
-                    set_counters(optimizer, taken, torch.float64)
+                    set_counters(optimizer, steps, torch.float64)
                 optimizer.zero_grad()
                 x = torch.randn(8, 64, generator=torch.Generator().manual_seed(number))
                 model(x).square().mean().backward()
                 optimizer.step()
         return model, optimizer
 
-    (one, ours), (other, theirs) = run("native"), run("reference")
-    assert counters(ours) == counters(theirs) == {taken + STEPS}
-    assert {p.accumulator.step for p in one.parameters() if hasattr(p, "accumulator")} == {
-        taken + STEPS
+    (ours_net, ours), (theirs_net, theirs) = run("native"), run("reference")
+    assert counters(ours) == counters(theirs) == {steps + STEPS}
+    assert {p.accumulator.step for p in ours_net.parameters() if hasattr(p, "accumulator")} == {
+        steps + STEPS
     }
-    for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True):
+    for a, b in zip(ours_net.state_dict().values(), theirs_net.state_dict().values(), strict=True):
         assert torch.equal(a, b)
     for a, b in zip(ours.state.values(), theirs.state.values(), strict=True):
         assert torch.equal(a["momentum_buffer"].packed, b["momentum_buffer"].packed)
@@ -137,18 +137,18 @@ def test_low_precision_parameters_count_on_too(taken: int) -> None:
 def test_the_numbers_of_no_two_steps_are_the_same() -> None:
     steps = [0, 1, 2, 2**24, 2**24 + 1, 2**32 - 1, 2**32, 2**32 + 1, 2**33, 2**52, 2**53 - 1]
     drawn = [uniform(64, RoundingKey(step=step, purpose=p)) for step in steps for p in (0, 1)]
-    for i, one in enumerate(drawn):
-        assert not any(torch.equal(one, other) for other in drawn[:i])
+    for i, later in enumerate(drawn):
+        assert not any(torch.equal(later, earlier) for earlier in drawn[:i])
 
 
 @pytest.mark.parametrize("backend", ["reference", "native"])
-@pytest.mark.parametrize("taken", ENDS)
-def test_checkpoints_resume_there(taken: int, backend: str) -> None:
+@pytest.mark.parametrize("steps", ENDS)
+def test_checkpoints_resume_there(steps: int, backend: str) -> None:
     options: dict[str, Any] = {"min_quantized_size": 0, **SR}
     with use_backend(backend):
         optimizer = AdamW(parameters(), **options)
         optimizer.step()
-        set_counters(optimizer, taken, torch.float64)
+        set_counters(optimizer, steps, torch.float64)
         optimizer.step()
         file = io.BytesIO()
         torch.save((optimizer.state_dict(), [p.detach() for p in optimizer.state]), file)
@@ -159,10 +159,10 @@ def test_checkpoints_resume_there(taken: int, backend: str) -> None:
             p.data.copy_(value)
         again = AdamW(params, **options)
         again.load_state_dict(saved)
-        for each in (optimizer, again):
-            each.step()
-            each.step()
-    assert counters(again) == {taken + 3}
+        for stepped in (optimizer, again):
+            stepped.step()
+            stepped.step()
+    assert counters(again) == {steps + 3}
     assert all(map(same_bits, tensors(again), tensors(optimizer)))
 
 

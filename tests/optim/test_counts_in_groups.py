@@ -1,4 +1,4 @@
-"""Numbers of steps that checkpoints keep in groups, or nowhere."""
+"""Step counts in the groups of a checkpoint, or nowhere."""
 
 import copy
 from pathlib import Path
@@ -24,7 +24,7 @@ COUNTS: dict[str, dict[str, Any]] = {
 
 
 def saved(steps: int = 30, without: tuple[int, ...] = (0, 1), **group: Any) -> dict[str, Any]:
-    """A checkpoint of torch's AdamW without the step of some parameters; entries of its group."""
+    """A checkpoint of torch's AdamW without some steps, and with further entries in its group."""
     torch.manual_seed(0)
     layer = nn.Linear(8, 4)
     adam = torch.optim.AdamW(layer.parameters())
@@ -119,7 +119,7 @@ def test_rules_without_bias_correction_need_none(cls: str, state: str, tmp_path:
         state_dict["param_groups"][0]["momentum"] = 0.9
         optimizer = optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
     optimizer.load_state_dict(state_dict)
-    assert [each["step"] for each in optimizer.state.values()] == [1, 1]
+    assert [state_of_param["step"] for state_of_param in optimizer.state.values()] == [1, 1]
     convert_state_dict(state_dict, "qmaps")
     assert load(file(state_dict, tmp_path)).step == 0
 
@@ -178,7 +178,7 @@ def test_a_count_that_is_not_the_number_of_steps_is_noted(tmp_path: Path) -> Non
 
 
 class Counted(torch.optim.Optimizer):
-    """Counts its steps in the group, as pytorch-optimizer does."""
+    """Counts its steps in the group, like pytorch-optimizer."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 0.1})

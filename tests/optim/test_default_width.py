@@ -27,11 +27,11 @@ WITH_REFERENCE = [case for case in CASES if case[0].reference is not None]
 
 
 def options_of(cls: type[QuantizedOptimizer]) -> dict[str, Any]:
-    """Options under which the rule keeps a first moment, if it has one."""
+    """Options for a rule with a first moment, if it has one."""
     full = next(base for base in cls.__mro__ if not issubclass(base, FixedWidth))
-    known = inspect.signature(full).parameters
+    parameters = inspect.signature(full).parameters
     chosen = {"lr": 1e-3, "momentum": 0.9, "beta1": 0.9}
-    return {name: value for name, value in chosen.items() if name in known}
+    return {name: value for name, value in chosen.items() if name in parameters}
 
 
 def stepped(cls: type[QuantizedOptimizer], **options: Any) -> tuple[nn.Module, QuantizedOptimizer]:
@@ -44,8 +44,8 @@ def stepped(cls: type[QuantizedOptimizer], **options: Any) -> tuple[nn.Module, Q
     return net, optimizer
 
 
-def kept(optimizer: QuantizedOptimizer) -> dict[str, str | None]:
-    """The quantizers of the first parameter's states, a matrix."""
+def quantizers_of(optimizer: QuantizedOptimizer) -> dict[str, str | None]:
+    """Quantizers of the first parameter's states, a matrix."""
     state = optimizer.state[optimizer.param_groups[0]["params"][0]]
     return {
         name: value.quantizer.spec if isinstance(value, QuantizedTensor) else None
@@ -70,9 +70,9 @@ def test_no_state_is_quantized_by_default(cls: type[QuantizedOptimizer]) -> None
     assert {row.quantizer for row in optimizer.memory()} == {None}
     assert {row.why.split(" for ")[0] for row in optimizer.memory()} == {"no quantizer"}
     assert optimizer.memory().nbytes == optimizer.memory().nbytes_in_32_bits
-    same, other = stepped(cls, state_quantizers="32bit")
+    same, explicit = stepped(cls, state_quantizers="32bit")
     assert all(map(torch.equal, net.parameters(), same.parameters()))
-    assert other.state_nbytes == optimizer.state_nbytes
+    assert explicit.state_nbytes == optimizer.state_nbytes
 
 
 @pytest.mark.parametrize(("family", "options"), WITH_REFERENCE, ids=label)
@@ -93,14 +93,16 @@ def test_it_steps_as_torchs(family: Family, options: Options) -> None:
 @pytest.mark.parametrize("cls", OF_ONE_WIDTH)
 def test_classes_of_one_width_quantize(cls: type[QuantizedOptimizer]) -> None:
     _, optimizer = stepped(cls)
-    specs = [spec for spec in kept(optimizer).values() if spec is not None]
+    specs = [spec for spec in quantizers_of(optimizer).values() if spec is not None]
     assert specs
     bits = {qmaps.quantizer(spec).map.bits for spec in specs}
-    paired = {3, 5} if "exp_avg_sq" in kept(optimizer) else {5}  # 4 bits for each state in the mean
+    paired = (
+        {3, 5} if "exp_avg_sq" in quantizers_of(optimizer) else {5}
+    )  # 4 bits for each state in the mean
     assert bits in ([{4}, paired] if "4bit" in cls.__name__ else [{8}])
 
 
-def test_groups_and_overrides_quantize_what_they_name() -> None:
+def test_groups_and_overrides_quantize_the_states_they_name() -> None:
     net = model()
     for optimizer in (
         AdamW([
@@ -125,7 +127,7 @@ def test_a_checkpoint_in_32_bits_loads() -> None:
         net = model()
         optimizer = AdamW(net.named_parameters())
         optimizer.load_state_dict(saved.state_dict())
-        assert kept(optimizer) == {"exp_avg": None, "exp_avg_sq": None}
+        assert quantizers_of(optimizer) == {"exp_avg": None, "exp_avg_sq": None}
         theirs = saved.param_groups[0]["params"][0]
         for name in ("exp_avg", "exp_avg_sq"):
             ours = optimizer.state[net[0].weight][name]
@@ -142,7 +144,7 @@ def torch_adamw() -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize("version", ["this", "0.1", "before overrides"])
 def test_a_checkpoint_of_an_8_bit_run_goes_on_in_8_bits(version: str) -> None:
-    """Checkpoints of every version say which quantizers their groups have."""
+    """Checkpoints of every version have the quantizers of their groups."""
     net, before = stepped(AdamW, state_quantizers="8bit")
     saved = before.state_dict()
     if version != "this":
@@ -156,9 +158,9 @@ def test_a_checkpoint_of_an_8_bit_run_goes_on_in_8_bits(version: str) -> None:
     optimizer.load_state_dict(saved)
     eight = {"exp_avg": "B256/DE-sym@8s", "exp_avg_sq": "B256/geometric@8u+qsr"}
     assert optimizer.param_groups[0]["state_quantizers"] == eight
-    for each, its in ((net, before), (resumed, optimizer)):
-        train(each, its, range(3, 6))
-        assert kept(its) == eight
+    for trained, its in ((net, before), (resumed, optimizer)):
+        train(trained, its, range(3, 6))
+        assert quantizers_of(its) == eight
     assert all(map(torch.equal, net.parameters(), resumed.parameters()))
 
 
@@ -171,9 +173,9 @@ def test_a_checkpoint_of_an_earlier_4_bit_run_goes_on_with_its_quantizers() -> N
     resumed.load_state_dict(net.state_dict())
     optimizer = AdamW4bit(resumed.named_parameters())
     optimizer.load_state_dict(saved)
-    for each, its in ((net, before), (resumed, optimizer)):
-        train(each, its, range(3, 6))
-        assert kept(its) == {"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}
+    for trained, its in ((net, before), (resumed, optimizer)):
+        train(trained, its, range(3, 6))
+        assert quantizers_of(its) == {"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}
     assert all(map(torch.equal, net.parameters(), resumed.parameters()))
 
 
@@ -185,11 +187,14 @@ def test_quantized_states_whose_groups_name_no_quantizer_are_decoded_in_the_next
     net = model()
     optimizer = AdamW(net.named_parameters())
     optimizer.load_state_dict(saved)
-    assert kept(optimizer) == {"exp_avg": "B256/DE-sym@8s", "exp_avg_sq": "B256/geometric@8u+qsr"}
+    assert quantizers_of(optimizer) == {
+        "exp_avg": "B256/DE-sym@8s",
+        "exp_avg_sq": "B256/geometric@8u+qsr",
+    }
     row = optimizer.memory().rows[0]
     assert row.why == "32 bits from the next step: no quantizer for exp_avg"
     decoded = floats(optimizer.state[net[0].weight]["exp_avg"]).clone()
     net[0].weight.grad = torch.zeros_like(net[0].weight)
     optimizer.step()
-    assert kept(optimizer) == {"exp_avg": None, "exp_avg_sq": None}
+    assert quantizers_of(optimizer) == {"exp_avg": None, "exp_avg_sq": None}
     torch.testing.assert_close(optimizer.state[net[0].weight]["exp_avg"], 0.9 * decoded)

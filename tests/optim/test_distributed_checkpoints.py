@@ -1,7 +1,7 @@
-"""Runs that are resumed through torch.distributed.checkpoint.
+"""Runs resumed through torch.distributed.checkpoint.
 
 `get_optimizer_state_dict` makes states by a hidden first step, with lr=0 and zero gradients, and
-``dcp.load`` reads what this step has made and nothing else.
+``dcp.load`` reads the states of this step and nothing else.
 """
 
 from __future__ import annotations
@@ -62,27 +62,27 @@ def train(model: nn.Module, optimizer: Any, steps: range) -> None:
 def resumed(
     folder: Path, model: nn.Module, optimizer: QuantizedOptimizer, make: Make
 ) -> tuple[nn.Module, QuantizedOptimizer]:
-    """A new model and optimizer with the states that dcp.save and dcp.load carry over."""
+    """A new model and optimizer, with their states through dcp.save and dcp.load."""
     state = {"optimizer": distributed.get_optimizer_state_dict(model, optimizer)}
     dcp.save(state, checkpoint_id=folder, no_dist=True)
-    other = net(next(model.parameters()).dtype)
-    again = make(other.parameters())
-    state = {"optimizer": distributed.get_optimizer_state_dict(other, again)}
+    twin = net(next(model.parameters()).dtype)
+    again = make(twin.parameters())
+    state = {"optimizer": distributed.get_optimizer_state_dict(twin, again)}
     dcp.load(state, checkpoint_id=folder, no_dist=True)
-    distributed.set_optimizer_state_dict(other, again, state["optimizer"])
-    other.load_state_dict(model.state_dict())
-    return other, again
+    distributed.set_optimizer_state_dict(twin, again, state["optimizer"])
+    twin.load_state_dict(model.state_dict())
+    return twin, again
 
 
 def goes_on(folder: Path, make: Make, dtype: torch.dtype = torch.float32) -> None:
-    """Compare a run that is resumed in step 5 with an uninterrupted one."""
+    """Compare a run resumed in step 5 with an uninterrupted one."""
     model = net(dtype)
     optimizer = make(model.parameters())
     train(model, optimizer, range(5))
-    other, again = resumed(folder, model, optimizer, make)
+    twin, again = resumed(folder, model, optimizer, make)
     train(model, optimizer, range(5, 9))
-    train(other, again, range(5, 9))
-    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+    train(twin, again, range(5, 9))
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(p, q)
 
 
@@ -116,11 +116,11 @@ def test_averages_of_a_schedule_free_run_go_on(tmp_path: Path) -> None:
     optimizer = AdamWScheduleFree(model.parameters())
     train(model, optimizer, range(5))
     optimizer.eval()
-    other, again = resumed(tmp_path, model, optimizer, AdamWScheduleFree)
-    for one, of in ((model, optimizer), (other, again)):
+    twin, again = resumed(tmp_path, model, optimizer, AdamWScheduleFree)
+    for trained, of in ((model, optimizer), (twin, again)):
         of.train()
-        train(one, of, range(5, 9))
-    assert torch.equal(model[0].weight, other[0].weight)
+        train(trained, of, range(5, 9))
+    assert torch.equal(model[0].weight, twin[0].weight)
 
 
 def test_flattened_states_have_the_last_reset() -> None:
@@ -153,13 +153,13 @@ def test_states_from_before_the_counter_are_read() -> None:
     saved = optimizer.state_dict()
     for state in saved["state"].values():
         del state["reset_step"]
-    other = net()
-    other.load_state_dict(model.state_dict())
-    again = AdamW(other.parameters())
+    twin = net()
+    twin.load_state_dict(model.state_dict())
+    again = AdamW(twin.parameters())
     again.load_state_dict(saved)
-    for one, of in ((model, optimizer), (other, again)):
-        train(one, of, range(5, 9))
-    assert torch.equal(model[0].weight, other[0].weight)
+    for trained, of in ((model, optimizer), (twin, again)):
+        train(trained, of, range(5, 9))
+    assert torch.equal(model[0].weight, twin[0].weight)
     long = torch.optim.AdamW(model.parameters())
     train(model, long, range(9))
     AdamW(model.parameters(), reset_every=6).load_state_dict(long.state_dict())

@@ -1,4 +1,4 @@
-"""What `qmaps.doctor` says: every problem with its repair, and costs."""
+"""Reports of `qmaps.doctor`: problems with their repairs, and costs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ NO_CUDA = Backend("cuda", False, "torch is built without CUDA")
 ALL_RUN = [Backend("reference", True, ""), Backend("native", True, ""), Backend("cuda", True, "")]
 
 
-def processor(**given: Any) -> dict[str, Any]:
-    known = {"name": "a CPU", "cores": 4, "threads": 4, "instructions": "avx2"}
-    return {**known, **given}
+def processor(**fields: Any) -> dict[str, Any]:
+    defaults = {"name": "a CPU", "cores": 4, "threads": 4, "instructions": "avx2"}
+    return {**defaults, **fields}
 
 
 def findings(engines: list[Backend], cpu: dict[str, Any]) -> list[Finding]:
@@ -36,7 +36,7 @@ def findings(engines: list[Backend], cpu: dict[str, Any]) -> list[Finding]:
 
 @pytest.fixture(autouse=True)
 def sound(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """An installation without a fault, whatever this one has."""
+    """An installation without problems, on any machine."""
     core = SimpleNamespace(compiler="GCC 1.2", isa=lambda: "avx2")
     core.isas = lambda: ["avx2", "portable"]
     monkeypatch.setattr(native, "core", core)
@@ -94,19 +94,19 @@ def test_problems_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         doctor_, "findings", lambda *_: [Finding(NOTE, "", ""), Finding(PROBLEM, "", "")]
     )
-    assert [each.level for each in qmaps.doctor(seconds=0).findings] == [PROBLEM, NOTE]
+    assert [finding.level for finding in qmaps.doctor(seconds=0).findings] == [PROBLEM, NOTE]
 
 
 def test_cores_of_a_container(tmp_path: Path) -> None:
-    whole = doctor_.processor(tmp_path)["cores"]
-    assert whole >= 1
+    uncontained = doctor_.processor(tmp_path)["cores"]
+    assert uncontained >= 1
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\n")
     for text, cores in {
-        "max 100000\n": whole,
+        "max 100000\n": uncontained,
         "50000 100000": 1,
-        "99900000 100000\n": whole,
+        "99900000 100000\n": uncontained,
     }.items():
         (tmp_path / "sys/fs/cgroup/cpu.max").write_text(text)
         actual = doctor_.processor(tmp_path)
@@ -125,20 +125,20 @@ def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_times_are_per_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QMAPS_BACKEND", "reference")
-    taken = []
+    measured = []
     step = doctor_.AdamW.step
 
     def counted(optimizer: Any) -> None:
         step(optimizer)
         (parameter,) = optimizer.param_groups[0]["params"]
-        taken.append(optimizer.state[parameter]["exp_avg"].nbytes)
+        measured.append(optimizer.state[parameter]["exp_avg"].nbytes)
 
     monkeypatch.setattr(doctor_.AdamW, "step", counted)
     monkeypatch.setattr(doctor_, "seconds_of", lambda call, _: call() is not None or 2)
     times = doctor_.measured((128, 64), 0)
     assert times == dict.fromkeys(["32 bits", "8 bits", "4 bits"], 2e9 / (128 * 64))
     sizes = (4 * 8192, 8192 + 4 * 32, 5120 + 4 * 64)
-    assert taken == [nbytes for nbytes in sizes for _ in range(2)]  # one step warms up
+    assert measured == [nbytes for nbytes in sizes for _ in range(2)]  # one step warms up
 
 
 def test_a_time_is_that_of_one_call() -> None:
@@ -147,8 +147,8 @@ def test_a_time_is_that_of_one_call() -> None:
 
 def test_costs_follow_from_bytes() -> None:
     full, eight, four = doctor_.costs({"32 bits": 2.0, "8 bits": 1.0})
-    assert [each.bits_per_state_element for each in (full, eight, four)] == [32, 8.125, 4.25]
-    assert [each.ns_per_parameter for each in (full, eight, four)] == [2.0, 1.0, None]
+    assert [cost.bits_per_state_element for cost in (full, eight, four)] == [32, 8.125, 4.25]
+    assert [cost.ns_per_parameter for cost in (full, eight, four)] == [2.0, 1.0, None]
 
 
 def test_the_whole_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,9 +156,9 @@ def test_the_whole_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_, "SHAPE", (128, 64))
     monkeypatch.setattr(doctor_, "SMALL", (64, 64))
     report = qmaps.doctor(seconds=1e-6)
-    assert [each.name for each in report.backends] == ["reference", "native", "cuda", "triton"]
+    assert [item.name for item in report.backends] == ["reference", "native", "cuda", "triton"]
     assert report.backends == backends()
-    assert all(each.ns_per_parameter > 0 for each in report.steps)
+    assert all(item.ns_per_parameter > 0 for item in report.steps)
     text = str(report)
     for part in ("Versions", "Back ends", "Processor", torch.__version__, "A step of AdamW"):
         assert part in text, part
@@ -166,15 +166,15 @@ def test_the_whole_report(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bits == report.steps[1].bits_per_state_element
 
 
-def report(**given: Any) -> Report:
-    known: dict[str, Any] = {
+def report(**fields: Any) -> Report:
+    defaults: dict[str, Any] = {
         "versions": {"qmaps": "1.2", "system": "x" * 40 + " " + "y" * 60},
         "backends": [*ALL_RUN[:2], NO_CUDA],
         "processor": processor(),
         "steps": doctor_.costs(dict.fromkeys(WIDTHS, 123.4)),
         "findings": [Finding(PROBLEM, "word " * 40, "Run:", "pip install this")],
     }
-    return Report(**{**known, **given})
+    return Report(**{**defaults, **fields})
 
 
 def test_a_report_fits_80_columns() -> None:

@@ -1,4 +1,4 @@
-"""What holds for every optimizer whose rule looks at whole tensors."""
+"""Checks for every optimizer with a rule for full tensors."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ MAKES: dict[str, Make] = {
 EVERY = pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 
 
-def equal(one: nn.Module, other: nn.Module) -> bool:
-    pairs = zip(one.parameters(), other.parameters(), strict=True)
+def equal(actual: nn.Module, expected: nn.Module) -> bool:
+    pairs = zip(actual.parameters(), expected.parameters(), strict=True)
     return all(torch.equal(p, q) for p, q in pairs)
 
 
@@ -90,8 +90,8 @@ def test_low_bits_learn_as_32_bits_do(name: str) -> None:
 @EVERY
 def test_save_load_and_resume_is_bit_for_bit(make: Make, dtype: torch.dtype) -> None:
     options = {"seed": 5, "stochastic_rounding": True}
-    whole, net, resumed = model(dtype), model(dtype), model(dtype)
-    train(whole, make(whole.parameters(), **options), range(9))
+    uninterrupted, net, resumed = model(dtype), model(dtype), model(dtype)
+    train(uninterrupted, make(uninterrupted.parameters(), **options), range(9))
     optimizer = make(net.parameters(), **options)
     train(net, optimizer, range(6))
     buffer = io.BytesIO()
@@ -110,10 +110,10 @@ def test_save_load_and_resume_is_bit_for_bit(make: Make, dtype: torch.dtype) -> 
             assert tuple(before.shape) == tuple(after.shape) == shape
             assert torch.equal(floats(before), floats(after))
     train(resumed, again, range(6, 9))
-    assert equal(whole, resumed)
+    assert equal(uninterrupted, resumed)
     # The saved dict was not written through.
     train(net, optimizer, range(6, 9))
-    assert equal(whole, net)
+    assert equal(uninterrupted, net)
 
 
 @EVERY
@@ -156,9 +156,9 @@ def test_captures_and_checkpoints_are_read(make: Make, tmp_path: Path) -> None:
     for source, names in ((tmp_path / "states", {}), (tmp_path / "optimizer.pt", {"names": net})):
         states = qmaps.capture.load(source, **names)
         for name, p in net.named_parameters():
-            kept = {key: value for key, value in optimizer.state[p].items() if key != "step"}
-            assert set(states.states(name)) == set(kept)
-            for key, value in kept.items():
+            tensors = {key: value for key, value in optimizer.state[p].items() if key != "step"}
+            assert set(states.states(name)) == set(tensors)
+            for key, value in tensors.items():
                 assert torch.equal(states.tensor(name, key), floats(value))
 
 
@@ -171,12 +171,12 @@ def test_odd_shapes_and_strides(make: Make, dtype: torch.dtype) -> None:
     straight = nn.Parameter(torch.randn(90, 80, generator=generator).to(dtype))
     turned = nn.Parameter(straight.detach().t().contiguous().t())
     optimizer = make([*params, straight])
-    other = make([*params, turned])
+    strided = make([*params, turned])
     for _ in range(2):
         give([*params, straight], generator)
         turned.grad = straight.grad.t().contiguous().t()
         optimizer.step()
-        other.step()
+        strided.step()
     assert all(bool(p.isfinite().all()) for p in params)
     torch.testing.assert_close(straight, turned, rtol=1e-5, atol=1e-6)
     if "apollo_rank" not in optimizer.defaults or not optimizer.defaults["apollo_rank"]:
@@ -202,7 +202,7 @@ NEVER = pytest.mark.parametrize(
 @pytest.mark.slow
 @NEVER
 def test_a_step_asks_no_tensor_on_a_device_for_its_values(make: Make) -> None:
-    """Tensors of the meta device have no values: whoever wants one gets an error."""
+    """Tensors of the meta device have no values; a read is an error."""
     with pytest.raises(RuntimeError):
         float(torch.zeros((), device="meta"))
     shapes = ((90, 80), (5000,), (70,), (3, 40, 50), ())
@@ -269,11 +269,11 @@ def test_memory_counts_the_states_that_each_parameter_has(make: Make) -> None:
     optimizer = make(net.named_parameters())
     before = [(row.parameter, row.state, row.nbytes) for row in optimizer.memory()]
     train(net, optimizer, range(1))
-    there = [
+    actual = [
         (name, state, value.nbytes)
         for name, parameter in net.named_parameters()
         for state, value in optimizer.state[parameter].items()
         if state != "step"
     ]
     after = [(row.parameter, row.state, row.nbytes) for row in optimizer.memory()]
-    assert sorted(before) == sorted(after) == sorted(there)
+    assert sorted(before) == sorted(after) == sorted(actual)

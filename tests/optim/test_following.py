@@ -1,4 +1,4 @@
-"""Second moments of presets follow a moving average; some that are rounded to nearest do not."""
+"""Second moments of presets follow a moving average; some, rounded to nearest, do not."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def test_second_moments_of_presets_follow(preset: str, gradients: str) -> None:
         (follow(second.spec, gradients, 2048) / follow(None, gradients, 2048)).log().mean().exp()
     )
     # Of "one", few elements count.
-    within = 2.0 if preset != "8bit" else 1.2 if gradients == "one" else 1.1
-    assert 1 / within < float(ratio) < within
+    factor = 2.0 if preset != "8bit" else 1.2 if gradients == "one" else 1.1
+    assert 1 / factor < float(ratio) < factor
 
 
 def test_second_moments_rounded_to_nearest_do_not_follow() -> None:

@@ -48,7 +48,7 @@ def test_groups_by_names_and_module_types() -> None:
     assert str(again.memory()) == str(optimizer.memory())
 
 
-def test_modules_of_a_type_include_what_is_inside() -> None:
+def test_modules_of_a_type_include_their_children() -> None:
     net = Net()
     groups = param_groups(net, overrides={nn.ModuleList: None})
     assert [group["param_names"] for group in groups] == [
@@ -100,7 +100,7 @@ def test_bad_keys_of_groups(key, error: type[Exception], message: str) -> None:
 
 
 class Experts(nn.Module):
-    """The experts of a layer, with a matrix and biases for each, as gpt-oss has them."""
+    """The experts of a layer, with a matrix and biases for each, as in gpt-oss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,10 +116,10 @@ class Experts(nn.Module):
 @pytest.mark.parametrize("stacks", [[], ["experts.gate_up_proj"], ["experts.*"]], ids=str)
 def test_muon_gets_no_biases_and_no_vectors(stacks: list[str]) -> None:
     model = nn.ModuleDict({"experts": Experts()})
-    matrices, others = muon_groups(model, stacks=stacks)
+    matrices, remaining = muon_groups(model, stacks=stacks)
     expected = ["experts.gate_up_proj", "experts.biased", "experts.router.weight"]
     assert [name for name, _ in matrices] == expected[0 if stacks else 1 :]
-    assert len(matrices) + len(others) == len(list(model.parameters()))
+    assert len(matrices) + len(remaining) == len(list(model.parameters()))
 
 
 def test_muon_gets_no_tied_parameter_that_is_a_bias_elsewhere() -> None:

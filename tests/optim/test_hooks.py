@@ -1,4 +1,4 @@
-"""Hooks and parameter groups as torch has them: its class and ours see the same calls."""
+"""Hooks and parameter groups: torch's class and ours make the same calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ THREE = (*TWO, CPUOffloadOptimizer)
 
 
 def trained(cls: Any, steps: int = 2) -> tuple[list[nn.Parameter], Any]:
-    """Two parameters, the first of which is quantized."""
+    """Two parameters; the first is quantized."""
     params = [nn.Parameter(torch.ones(80, 70)), nn.Parameter(torch.ones(9))]
     optimizer = cls(params, lr=1e-2)
     for _ in range(steps):
@@ -41,7 +41,7 @@ def step(params: list[nn.Parameter], optimizer: Any) -> None:
 
 
 def outline(saved: dict[str, Any]) -> dict[Any, Any]:
-    """What of a state_dict does not depend on how states are kept."""
+    """The part of a state_dict that is independent of the storage of states."""
     states = {
         key: sorted(value) if isinstance(value, dict) else value
         for key, value in saved["state"].items()
@@ -53,7 +53,7 @@ def outline(saved: dict[str, Any]) -> dict[Any, Any]:
 
 
 def alike(play: Callable[[Any, Log], object], classes: tuple[Any, ...] = TWO) -> Log:
-    """The log of a play with torch's class, which is that of the play with ours."""
+    """The log of a play with torch's class, checked against the play with ours."""
     logs: list[Log] = []
     for cls in classes:
         log: Log = []
@@ -64,7 +64,7 @@ def alike(play: Callable[[Any, Log], object], classes: tuple[Any, ...] = TWO) ->
     return theirs
 
 
-def test_hooks_of_state_dict_are_called_in_turn_and_see_what_is_returned() -> None:
+def test_hooks_of_state_dict_are_called_in_order_with_the_returned_dict() -> None:
     def play(cls: Any, log: Log) -> object:
         _, optimizer = trained(cls)
         optimizer.register_state_dict_pre_hook(lambda o: log.append(("before", o is optimizer)))
@@ -96,15 +96,15 @@ def test_hooks_of_state_dict_are_called_in_turn_and_see_what_is_returned() -> No
 
 def test_a_hook_sees_no_quantized_tensor_and_the_object_that_is_returned() -> None:
     _, optimizer = trained(AdamW8bit)
-    seen: list[dict[str, Any]] = []
-    handle = optimizer.register_state_dict_post_hook(lambda _, saved: seen.append(saved))
+    state_dicts: list[dict[str, Any]] = []
+    handle = optimizer.register_state_dict_post_hook(lambda _, saved: state_dicts.append(saved))
     saved = optimizer.state_dict()
-    assert seen[0] is saved
+    assert state_dicts[0] is saved
     assert sorted(saved) == ["param_groups", "qmaps", "state"]
     assert not isinstance(saved["state"][0]["exp_avg"], QuantizedTensor)
     handle.remove()
     assert str(optimizer.state_dict()) == str(saved)
-    # One that returns another object decides what is returned, whatever that is.
+    # A hook may return another object of any type; state_dict returns this object.
     optimizer.register_state_dict_post_hook(lambda *_: {"nothing": "left"})
     assert optimizer.state_dict() == {"nothing": "left"}
 
@@ -119,11 +119,11 @@ def test_entries_under_other_keys_are_saved_and_loaded(value: object) -> None:
         buffer = io.BytesIO()
         torch.save(saved, buffer)
         buffer.seek(0)
-        _, other = trained(cls, 1)
-        other.load_state_dict(torch.load(buffer, weights_only=True))
-        log.append(other.state["extra"])
+        _, loaded = trained(cls, 1)
+        loaded.load_state_dict(torch.load(buffer, weights_only=True))
+        log.append(loaded.state["extra"])
         step(params, optimizer)
-        return outline(other.state_dict())
+        return outline(loaded.state_dict())
 
     assert alike(play)[1] == value
 
@@ -142,7 +142,7 @@ def test_entries_of_other_tensors_and_other_kinds() -> None:
     assert alike(play)[-1] is True
 
 
-def test_what_else_looks_at_states_passes_over_such_entries(tmp_path: Any) -> None:
+def test_other_readers_of_states_skip_such_entries(tmp_path: Any) -> None:
     _, optimizer = trained(AdamW8bit)
     before = optimizer.state_nbytes, str(optimizer.memory())
     optimizer.state["extra"] = 5  # type: ignore[index,assignment]
@@ -157,13 +157,13 @@ def test_hooks_of_load_state_dict() -> None:
         saved = trained(cls, 3)[1].state_dict()
         _, optimizer = trained(cls)
 
-        def change(_: Any, given: dict[str, Any]) -> dict[str, Any]:
-            log.append(outline(given))
-            return {**given, "state": {0: given["state"][0]}}
+        def change(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
+            log.append(outline(state_dict))
+            return {**state_dict, "state": {0: state_dict["state"][0]}}
 
-        def first(_: Any, given: dict[str, Any]) -> None:
-            log.append(given is saved)
-            given["seen"] = True
+        def first(_: Any, state_dict: dict[str, Any]) -> None:
+            log.append(state_dict is saved)
+            state_dict["seen"] = True
 
         optimizer.register_load_state_dict_pre_hook(change)
         optimizer.register_load_state_dict_pre_hook(first, prepend=True)
@@ -209,17 +209,17 @@ def test_hooks_of_a_model_in_low_precision_see_its_gradients_too() -> None:
     optimizer = lpmm.LPMMAdam(model.parameters(), accumulation_steps=2)
     model(torch.randn(4, 70)).square().mean().backward()
     optimizer.step()
-    seen: Log = []
-    optimizer.register_state_dict_post_hook(lambda _, saved: seen.append(saved))
-    optimizer.register_load_state_dict_pre_hook(lambda _, given: seen.append(given))
-    optimizer.register_load_state_dict_post_hook(lambda o: seen.append(o._micro_batches))
+    calls: Log = []
+    optimizer.register_state_dict_post_hook(lambda _, saved: calls.append(saved))
+    optimizer.register_load_state_dict_pre_hook(lambda _, state_dict: calls.append(state_dict))
+    optimizer.register_load_state_dict_post_hook(lambda o: calls.append(o._micro_batches))
     saved = optimizer.state_dict()
     optimizer._micro_batches = 0
     optimizer.load_state_dict(saved)
-    assert seen[0] is saved
-    assert seen[0]["accumulated"]["micro_batches"] == 1
-    assert str(seen[1]) == str(saved)
-    assert seen[2] == 1
+    assert calls[0] is saved
+    assert calls[0]["accumulated"]["micro_batches"] == 1
+    assert str(calls[1]) == str(saved)
+    assert calls[2] == 1
 
 
 def other() -> nn.Parameter:
@@ -244,7 +244,7 @@ BAD_GROUPS: list[Callable[[nn.Parameter], Any]] = [
 
 
 @pytest.mark.parametrize("number", range(len(BAD_GROUPS)))
-def test_bad_groups_raise_what_torch_raises(number: int) -> None:
+def test_bad_groups_raise_the_errors_of_torch(number: int) -> None:
     def play(cls: Any, _: Log) -> object:
         params, optimizer = trained(cls, 0)
         with pytest.raises((TypeError, ValueError, KeyError)) as caught:

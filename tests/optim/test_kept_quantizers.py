@@ -1,4 +1,4 @@
-"""Warnings where a checkpoint keeps other quantizers than the optimizer asks for."""
+"""Warnings for a checkpoint with other quantizers than the optimizer's."""
 
 import copy
 import warnings
@@ -21,18 +21,18 @@ def trained(cls: Any, **options: Any) -> dict[str, Any]:
     return copy.deepcopy(optimizer.state_dict())
 
 
-def test_states_stay_as_saved_and_the_message_says_how_to_change_them() -> None:
+def test_states_stay_as_saved_and_the_message_has_the_command_to_change_them() -> None:
     saved = trained(AdamW8bit)
     optimizer = AdamW4bit(nn.Linear(64, 128).parameters())
     with pytest.warns(UserWarning, match="^state_dict keeps") as caught:
         optimizer.load_state_dict(saved)
     specs = [group["state_quantizers"] for group in saved["param_groups"]]
-    kept, asked = (
+    stored, asked = (
         ", ".join(cls(nn.Linear(1, 1).parameters()).param_groups[0]["state_quantizers"].values())
         for cls in (AdamW8bit, AdamW4bit)
     )
-    assert [str(each.message) for each in caught] == [
-        f"state_dict keeps states in {kept} and training goes on so; this optimizer asks for "
+    assert [str(warning.message) for warning in caught] == [
+        f"state_dict keeps states in {stored} and training goes on so; this optimizer asks for "
         f"{asked}. Converting the checkpoint is optional, and loses precision once: qmaps convert "
         "FILE NEW --to qmaps --states 4bit"
     ]
@@ -98,8 +98,8 @@ def test_the_group_is_named_and_no_command_is_given_where_no_preset_fits() -> No
 
     saved = groups("8bit", "8bit").state_dict()
     expected = "Converting the checkpoint is optional, and loses precision once"
-    told = message(groups("8bit", "4bit"), saved)
+    text = message(groups("8bit", "4bit"), saved)
     specs = ", ".join(str(spec) for spec in PRESETS["8bit"].specs(("m", "v"), {"m"}).values())
-    assert told.startswith(f"group 1 of state_dict keeps states in {specs} and")
-    assert told.endswith(expected)
+    assert text.startswith(f"group 1 of state_dict keeps states in {specs} and")
+    assert text.endswith(expected)
     assert message(groups("B64/DE@8s + B64/DE-0@8u", "8bit"), saved).endswith(expected)

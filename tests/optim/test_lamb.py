@@ -13,7 +13,7 @@ from torch import nn
 from qmaps.ops.backends import use_backend
 from qmaps.optim import LAMB, LARS, LAMB4bit, LAMB8bit, QuantizedOptimizer
 from qmaps.optim.norms import norm
-from tests.optim.one_step import Array, assert_bits, given, step
+from tests.optim.one_step import Array, assert_bits, random_arrays, step
 from tests.optim.small_net import Matrix, losses
 
 STATES = {"exp_avg": "m", "exp_avg_sq": "v"}
@@ -33,7 +33,7 @@ def test_the_documented_operations(
     bounds: dict[str, float], decay: float, corrects: bool, maximize: bool
 ) -> None:
     f = np.float32
-    x = given("m", "V")
+    x = random_arrays("m", "V")
     options = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-4, "weight_decay": decay,
                "bias_correction": corrects, "maximize": maximize}  # fmt: skip
     actual = step(LAMB, x, 4, STATES, **options, **bounds)
@@ -99,7 +99,7 @@ def test_the_ratio_is_1_where_a_norm_is_0(bounds: dict[str, float]) -> None:
 @pytest.mark.parametrize("engine", ["native", "reference"])
 @pytest.mark.parametrize("make", [LAMB, LARS], ids=lambda make: make.__name__)
 def test_the_ratio_is_1_where_it_overflows(make: type[QuantizedOptimizer], engine: str) -> None:
-    """As after 790 steps of zero gradients, which leave moments that are hardly above 0."""
+    """After 790 steps of zero gradients moments are barely above 0."""
     p = nn.Parameter(torch.tensor([1.0, 2.0, 0.0, 1e4]))
     optimizer = make([p], weight_decay=0.0)
     steps = [(1e-42, 0.5), (1e-42, 0.0), (0.0, 1.0)]
@@ -110,7 +110,7 @@ def test_the_ratio_is_1_where_it_overflows(make: type[QuantizedOptimizer], engin
             p.grad = torch.tensor([gradient, 0.0, 0.0, 0.0])
             optimizer.step()
             assert p.tolist() == [1.0, 2.0, 0.0, 1e4]
-        # A ratio that is NaN stays: gradients with NaN are not hidden.
+        # A NaN ratio stays, so NaN in gradients is not hidden.
         p.grad = torch.tensor([0.0, 0.0, 0.0, torch.nan])
         optimizer.step()
     assert p.isnan().all()

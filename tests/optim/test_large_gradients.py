@@ -1,4 +1,4 @@
-"""A finite gradient makes no state infinite: second moments are bounded."""
+"""Finite gradients never make states infinite: second moments are bounded."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from qmaps.optim import LARS, LARS4bit, LARS8bit
 from qmaps.optim.norms import norm
-from tests.optim.one_step import Array, assert_bits, given, step
+from tests.optim.one_step import Array, assert_bits, random_arrays, step
 from tests.optim.small_net import Matrix, losses
 
 STATES = {"momentum_buffer": "b"}
@@ -29,7 +29,7 @@ def test_the_documented_operations(
     max_unorm: float | None, nesterov: bool, momentum: float, decay: float, maximize: bool
 ) -> None:
     f = np.float32
-    x = given("b")
+    x = random_arrays("b")
     options = {"lr": 0.3, "momentum": momentum, "weight_decay": decay, "nesterov": nesterov,
                "maximize": maximize, "trust_coefficient": 0.02, "max_unorm": max_unorm}  # fmt: skip
     p, g, b = x["p"], -x["g"] if maximize else x["g"], x["b"]
@@ -55,7 +55,7 @@ def test_it_follows_the_paper_on_a_small_net(options: dict[str, Any]) -> None:
     rate = 0.3 if "max_unorm" in options else 2.0
 
     def rule(t: int, p: Matrix, g: Matrix, s: dict[str, Matrix]) -> Matrix:
-        """Algorithm 1, whose buffer holds the rate; or bitsandbytes' clipping."""
+        """Algorithm 1, with the rate in the buffer; or bitsandbytes' clipping."""
         w, d = np.sqrt((p**2).sum()), np.sqrt((g**2).sum())
         local = 1.0 if "max_unorm" in options else 1e-3 * w / (d + 1e-4 * w)
         step = rate * local * (g + 1e-4 * p)
@@ -78,7 +78,7 @@ def test_the_ratio_is_1_where_a_norm_is_0(max_unorm: float | None) -> None:
     p.grad = torch.tensor([1.0, -2.0, 3.0])
     optimizer.step()
     assert p.tolist() == [-0.5, 1.0, -1.5]
-    # No gradient: weight decay alone is what SGD makes of it.
+    # Without a gradient, weight decay alone acts as in SGD.
     q = nn.Parameter(torch.tensor([1.0, 2.0]))
     optimizer = LARS([q], lr=0.5, weight_decay=0.25)
     q.grad = torch.zeros(2)

@@ -1,4 +1,4 @@
-"""What holds for every optimizer over its life: training, checkpoints, sizes, bad options."""
+"""Checks for every optimizer: training, checkpoints, sizes, bad options."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_save_load_and_resume_is_bit_for_bit(
             return family.full(net.parameters(), state_quantizers=specs[width], **options)
         return getattr(family, width)(net.parameters(), **options)
 
-    whole = model(dtype)
-    train(whole, make(whole), range(9))
+    uninterrupted = model(dtype)
+    train(uninterrupted, make(uninterrupted), range(9))
     net = model(dtype)
     optimizer = make(net)
     train(net, optimizer, range(6))
@@ -87,7 +87,7 @@ def test_save_load_and_resume_is_bit_for_bit(
     again.load_state_dict(saved["optimizer"])
     assert again.state_nbytes == optimizer.state_nbytes > 0
     train(resumed, again, range(6, 9))
-    for p, q in zip(whole.parameters(), resumed.parameters(), strict=True):
+    for p, q in zip(uninterrupted.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(p, q)
 
 
@@ -120,15 +120,15 @@ def test_a_torch_checkpoint_is_quantized(family: Family, options: Options) -> No
     optimizer.load_state_dict(reference.state_dict())
     actual, expected = optimizer.state[ours[0]], reference.state[theirs[0]]
     # torch's SGD counts no steps: one at least has been taken.
-    taken = int(expected.get("step", 1))
+    steps = int(expected.get("step", 1))
     saved = optimizer.state_dict()["state"].get(0, {})
     assert set(saved) == ({"step", *expected} if expected else set())
     for index, name in enumerate(family.full.state_names):
         if name in actual:
-            key = qmaps.RoundingKey(seed=4, step=taken, state=index)
+            key = qmaps.RoundingKey(seed=4, step=steps, state=index)
             quantized = qmaps.quantizer(specs[name]).quantize(expected[name], key=key)
             assert torch.equal(actual[name].packed, quantized.packed)
-    assert int(actual.get("step", 1)) == taken
+    assert int(actual.get("step", 1)) == steps
 
 
 @EVERY
@@ -226,9 +226,9 @@ def test_bad_options_that_all_share(
     family: Family, in_group: bool, options: Options, message: str
 ) -> None:
     p = torch.zeros(1)
-    params, rest = ([{"params": p, **options}], {}) if in_group else ([p], options)
+    params, keywords = ([{"params": p, **options}], {}) if in_group else ([p], options)
     with pytest.raises((ValueError, TypeError)) as caught:
-        family.full(params, **rest)
+        family.full(params, **keywords)
     states = ", ".join(family.full.state_names)
     assert str(caught.value) == message.format(name=family.name, states=states)
 

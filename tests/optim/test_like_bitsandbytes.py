@@ -1,4 +1,4 @@
-"""What docs/bitsandbytes-and-torchao.md says of bitsandbytes' 8-bit AdamW on the CPU."""
+"""Statements of docs/bitsandbytes-and-torchao.md on bitsandbytes' 8-bit AdamW on the CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT = "B256/DE@8s + B256/DE-0@8u"
 
 
 def train(make: Callable[..., torch.optim.Optimizer], steps: int) -> tuple[Tensor, list[Tensor]]:
-    """Parameters, and second moments in 8 bits, of a net whose inputs spread over four decades."""
+    """Parameters, and 8-bit second moments, of a net with inputs over four decades."""
     generator = torch.Generator().manual_seed(0)
     net = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 64))
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_the_table_takes_their_steps_where_the_nearest_value_does_not(
 
 
 @pytest.mark.parametrize("sign", ["s", "u"])
-def test_the_table_holds_what_theirs_reaches(sign: str) -> None:
+def test_the_table_has_the_values_that_theirs_reaches(sign: str) -> None:
     codebook = bitsandbytes.functional.create_dynamic_map(signed=sign == "s")
     n = torch.linspace(-1 if sign == "s" else 0, 1, 255 * 1000)
     near = torch.cat([torch.zeros(1), torch.logspace(-9, -4, 254)])
@@ -84,10 +84,10 @@ def test_the_table_holds_what_theirs_reaches(sign: str) -> None:
     q = qmaps.quantizer(f"B256/DE-table@8{sign}")
     values = q.map.codebook()
     assert torch.allclose(reached.unique(), values, rtol=1e-6, atol=0)
-    # Theirs is nearest to the middle of a cell, which is 3e-5 wide.
+    # Theirs is nearest to the middle of a cell of width 3e-5.
     actual = q.quantize(x).dequantize().reshape(-1)
-    other = ~torch.isclose(actual, reached, rtol=1e-6, atol=0)
+    unequal = ~torch.isclose(actual, reached, rtol=1e-6, atol=0)
     assert bool(((actual - x.reshape(-1)).abs() <= (reached - x.reshape(-1)).abs() + 1e-7).all())
-    assert float(other.float().mean()) < 0.01
+    assert float(unequal.float().mean()) < 0.01
     tiny = x.reshape(-1).abs() < 2.9e-5
     assert torch.allclose(actual[tiny].abs(), reached[tiny].abs(), rtol=1e-6, atol=0)

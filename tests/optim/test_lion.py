@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from qmaps.optim import Lion, Lion4bit, Lion8bit
-from tests.optim.one_step import assert_bits, given, step
+from tests.optim.one_step import assert_bits, random_arrays, step
 
 
 @pytest.mark.parametrize("maximize", [False, True])
 def test_the_documented_operations(maximize: bool) -> None:
     f = np.float32
-    x = given("m")
+    x = random_arrays("m")
     x["g"][:500] = 0
     x["m"][:250] = 0
     options = {"lr": 0.01, "betas": (0.9, 0.98), "weight_decay": 0.3, "maximize": maximize}

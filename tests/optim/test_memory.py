@@ -1,4 +1,4 @@
-"""What states take, before and after there are any."""
+"""Memory of states, before and after the first step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def after_a_step(optimizer) -> None:
 
 @pytest.mark.parametrize("specs", SPECS)
 @pytest.mark.parametrize("family", FAMILIES, ids=label)
-def test_what_is_predicted_is_what_a_step_takes(family: Family, specs: str) -> None:
+def test_the_prediction_equals_the_memory_after_a_step(family: Family, specs: str) -> None:
     names = family.full.state_names
     chosen = {name: SPECS[specs][name not in family.full.signed_states] for name in names}
     options = {**family.options[-1], "state_quantizers": chosen, "min_quantized_size": 100}
@@ -59,7 +59,7 @@ def test_what_is_predicted_is_what_a_step_takes(family: Family, specs: str) -> N
     "spec", ["B64/mine@3s", "B64/quantile-normal@4s", "B32x8/nf4@4s", "tensor/e4m3@8s"]
 )
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_quantizer_knows_what_a_shape_takes(spec: str, shape: tuple[int, ...]) -> None:
+def test_a_quantizer_predicts_the_bytes_of_a_shape(spec: str, shape: tuple[int, ...]) -> None:
     q = qmaps.quantizer(spec, [qmaps.Codebook([-1, -0.25, 0, 0.25, 1], label="mine")])
     assert q.nbytes(shape) == q.quantize(torch.randn(shape)).nbytes
 
@@ -184,8 +184,8 @@ def test_states_that_the_next_step_will_change() -> None:
 
 @pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
 def test_a_parameter_that_is_listed_twice_counts_once() -> None:
-    param, other = nn.Parameter(torch.zeros(64, 128)), nn.Parameter(torch.zeros(8192))
-    optimizer = AdamW8bit([param, other, param])
+    param, small = nn.Parameter(torch.zeros(64, 128)), nn.Parameter(torch.zeros(8192))
+    optimizer = AdamW8bit([param, small, param])
     memory = optimizer.memory()
     assert memory.numel == 2 * 8192
     assert [row.parameter for row in memory][::2] == ["group 0, number 0", "group 0, number 1"]

@@ -43,10 +43,10 @@ def test_32_bits_go_where_torchs_go(nesterov: bool, options: dict[str, object]) 
     options = {"lr": 0.02, "nesterov": nesterov, **options}
     theirs = trained(lambda params: torch.optim.Muon(params, **options))
     ours = trained(lambda params: Muon(params, **options))
-    others = trained(lambda params: Muon(params, **{**options, "lr": 0.0202}))
-    for a, b, other in zip(ours, theirs, others, strict=True):
+    faster = trained(lambda params: Muon(params, **{**options, "lr": 0.0202}))
+    for a, b, c in zip(ours, theirs, faster, strict=True):
         # Where a product is rounded otherwise, bfloat16 sees another number now and then.
-        gap = (a - b).norm() / (other - b).norm()
+        gap = (a - b).norm() / (c - b).norm()
         assert gap < 0.2
         assert (a - b).abs().max() < 0.01
 
@@ -74,14 +74,14 @@ def test_a_quantized_momentum_is_decoded_updated_and_encoded(spec: str) -> None:
         grad = torch.randn(72, 80)
         param.grad = grad.clone()
         optimizer.step()
-        kept = optimizer.state[param]["momentum_buffer"]
+        stored = optimizer.state[param]["momentum_buffer"]
         momentum = momentum * 0.95 + grad * (1 - 0.95)
         update = grad * (1 - 0.95) + momentum * 0.95
         o = orthogonal(update, (3.4445, -4.7750, 2.0315), 5, 1e-7).float()
         exact = exact * (1 - 1e-3 * 100 * 0.1) - o * 0.1
         if "+sr" not in spec:
-            assert torch.equal(kept.dequantize(), q.quantize(momentum).dequantize())
-        momentum = kept.dequantize()
+            assert torch.equal(stored.dequantize(), q.quantize(momentum).dequantize())
+        momentum = stored.dequantize()
         torch.testing.assert_close(param.detach(), exact, rtol=1e-5, atol=1e-5)
 
 
@@ -106,8 +106,8 @@ def test_a_saved_run_goes_on_bit_for_bit(cls: type[Muon]) -> None:
             optimizer.step()
 
     start = torch.randn(80, 96)
-    whole = nn.Parameter(start.clone())
-    steps(cls([whole]), whole, 0, 6)
+    uninterrupted = nn.Parameter(start.clone())
+    steps(cls([uninterrupted]), uninterrupted, 0, 6)
     param = nn.Parameter(start.clone())
     optimizer = cls([param])
     steps(optimizer, param, 0, 3)
@@ -115,7 +115,7 @@ def test_a_saved_run_goes_on_bit_for_bit(cls: type[Muon]) -> None:
     resumed = cls([again])
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     steps(resumed, again, 3, 6)
-    assert torch.equal(again, whole)
+    assert torch.equal(again, uninterrupted)
 
 
 def test_torchs_checkpoint_is_taken() -> None:
@@ -125,10 +125,10 @@ def test_torchs_checkpoint_is_taken() -> None:
     theirs.step()
     ours = Muon8bit([param])
     ours.load_state_dict(theirs.state_dict())
-    kept = ours.state[param]["momentum_buffer"]
-    assert kept.quantizer.spec == "B256/DE-sym@8s"
+    stored = ours.state[param]["momentum_buffer"]
+    assert stored.quantizer.spec == "B256/DE-sym@8s"
     exact = theirs.state[param]["momentum_buffer"]
-    assert (kept.dequantize() - exact).abs().max() < 0.02 * exact.abs().max()
+    assert (stored.dequantize() - exact).abs().max() < 0.02 * exact.abs().max()
     ours.step()
 
 
@@ -138,16 +138,16 @@ def test_groups_of_a_model() -> None:
     )
     model["body"].weight.requires_grad_(True)
     model["head"].bias.requires_grad_(False)
-    matrices, others = muon_groups(model)
+    matrices, remaining = muon_groups(model)
     assert [name for name, _ in matrices] == ["body.weight", "head.weight"]
-    assert [name for name, _ in others] == ["embed.weight", "body.bias"]
-    matrices, others = muon_groups(model, exclude=["head.*"])
+    assert [name for name, _ in remaining] == ["embed.weight", "body.bias"]
+    matrices, remaining = muon_groups(model, exclude=["head.*"])
     assert [name for name, _ in matrices] == ["body.weight"]
     model["head"].weight = model["embed"].weight  # tied: an embedding by one of its names
-    matrices, others = muon_groups(model, exclude=[])
+    matrices, remaining = muon_groups(model, exclude=[])
     assert [name for name, _ in matrices] == ["body.weight"]
     Muon8bit(matrices)
-    AdamW8bit(others)
+    AdamW8bit(remaining)
     for exclude in (["heads.*"], [nn.Conv2d]):
         with pytest.raises(BadValueError, match="exclude names"):
             muon_groups(model, exclude=exclude)
@@ -180,9 +180,9 @@ def test_groups_with_experts() -> None:
     model = nn.ModuleDict({"experts": nn.ParameterList([torch.zeros(4, 8, 8)])})
     model["conv"] = nn.Conv1d(8, 8, 3, bias=False)
     assert muon_groups(model)[0] == []
-    matrices, others = muon_groups(model, stacks=["experts.*"])
+    matrices, remaining = muon_groups(model, stacks=["experts.*"])
     assert [name for name, _ in matrices] == ["experts.0"]
-    assert [name for name, _ in others] == ["conv.weight"]
+    assert [name for name, _ in remaining] == ["conv.weight"]
     with pytest.raises(BadTypeError) as caught:
         muon_groups(model, stacks="experts.*")
     assert str(caught.value) == (
@@ -191,9 +191,9 @@ def test_groups_with_experts() -> None:
 
 
 def test_embedding_bags_are_embeddings() -> None:
-    matrices, others = muon_groups(nn.Sequential(nn.EmbeddingBag(50, 16), nn.Linear(16, 16)))
+    matrices, remaining = muon_groups(nn.Sequential(nn.EmbeddingBag(50, 16), nn.Linear(16, 16)))
     assert [name for name, _ in matrices] == ["1.weight"]
-    assert [name for name, _ in others] == ["0.weight", "1.bias"]
+    assert [name for name, _ in remaining] == ["0.weight", "1.bias"]
 
 
 @pytest.mark.parametrize(
@@ -237,8 +237,8 @@ def test_a_process_outside_a_mesh_has_nothing_of_its_parameters() -> None:
     try:
         mesh = DeviceMesh("cpu", [0])
         elsewhere = nn.Parameter(distribute_tensor(torch.ones(8, 64), mesh, [Shard(0)]))
-        here = nn.Parameter(torch.ones(8, 64))
+        local = nn.Parameter(torch.ones(8, 64))
         for kind in (AdamW8bit, Muon8bit, SOAP8bit):
-            assert kind([elsewhere, here]).memory().nbytes == kind([here]).memory().nbytes
+            assert kind([elsewhere, local]).memory().nbytes == kind([local]).memory().nbytes
     finally:
         dist.destroy_process_group()

@@ -15,7 +15,7 @@ from qmaps.engines.step_scalars import nesterov_momentum, nesterov_product
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.ops.backends import use_backend
 from qmaps.optim import NAdam, NAdam4bit, NAdam8bit
-from tests.optim.one_step import assert_bits, given, step
+from tests.optim.one_step import assert_bits, random_arrays, step
 
 STATES = {"exp_avg": "m", "exp_avg_sq": "v"}
 
@@ -24,7 +24,7 @@ STATES = {"exp_avg": "m", "exp_avg_sq": "v"}
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_the_documented_operations(decoupled: bool, maximize: bool) -> None:
     f = np.float32
-    x = given("m", "V")
+    x = random_arrays("m", "V")
     options = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-4, "weight_decay": 0.3,
                "momentum_decay": 0.02, "decoupled_weight_decay": decoupled,
                "maximize": maximize}  # fmt: skip
@@ -66,18 +66,18 @@ def test_the_momentum_and_its_product(beta1: float, decay: float) -> None:
 
 
 def trained(
-    make: Any, steps: int, found: torch.optim.Optimizer | None = None, **options: Any
+    make: Any, steps: int, previous: torch.optim.Optimizer | None = None, **options: Any
 ) -> tuple[torch.Tensor, torch.optim.Optimizer]:
-    """A parameter after `steps` steps, the first of them number 1, or 1 more than `found` took."""
+    """A parameter after `steps` steps, counted from 1 or from the last step of `previous`."""
     torch.manual_seed(0)
     param = nn.Parameter(torch.randn(60, 100))
     optimizer = make([param], lr=0.01, **options)
     start = 0
-    if found is not None:
-        (before,) = found.param_groups[0]["params"]
+    if previous is not None:
+        (before,) = previous.param_groups[0]["params"]
         param.data.copy_(before)
-        optimizer.load_state_dict(copy.deepcopy(found.state_dict()))
-        start = int(found.state[before]["step"])
+        optimizer.load_state_dict(copy.deepcopy(previous.state_dict()))
+        start = int(previous.state[before]["step"])
     for number in range(start, start + steps):
         param.grad = torch.randn(60, 100, generator=torch.Generator().manual_seed(number))
         optimizer.step()
@@ -94,18 +94,18 @@ def test_over_100_steps_it_is_torch(options: dict[str, Any]) -> None:
     ours, a = trained(NAdam, 100, **options)
     theirs, b = trained(torch.optim.NAdam, 100, **options)
     assert torch.allclose(ours, theirs, rtol=1e-5, atol=2e-6)
-    mine, other = a.state_dict()["state"][0], b.state_dict()["state"][0]
-    assert set(mine) == set(other) == {"step", "mu_product", "exp_avg", "exp_avg_sq"}
+    our_state, their_state = a.state_dict()["state"][0], b.state_dict()["state"][0]
+    assert set(our_state) == set(their_state) == {"step", "mu_product", "exp_avg", "exp_avg_sq"}
     for name in ("exp_avg", "exp_avg_sq"):
-        assert torch.allclose(mine[name], other[name], rtol=1e-4, atol=1e-6)
+        assert torch.allclose(our_state[name], their_state[name], rtol=1e-4, atol=1e-6)
 
 
 def test_the_product_in_a_state_dict_is_that_of_torch() -> None:
     _, a = trained(NAdam, 9)
     _, b = trained(torch.optim.NAdam, 9)
-    mine, other = (each.state_dict()["state"][0]["mu_product"] for each in (a, b))
-    assert (mine.dtype, mine.shape) == (other.dtype, other.shape)
-    assert torch.allclose(mine, other, rtol=1e-6, atol=0)
+    ours, theirs = (optimizer.state_dict()["state"][0]["mu_product"] for optimizer in (a, b))
+    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+    assert torch.allclose(ours, theirs, rtol=1e-6, atol=0)
     # Since a reset.
     _, c = trained(NAdam, 9, reset_every=4)
     assert c.state_dict()["state"][0]["mu_product"] == np.float32(nesterov_product(0.9, 4e-3, 1))
@@ -159,15 +159,15 @@ def test_bad_products_are_refused(value: object, error: type[Exception], message
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_a_checkpoint_goes_on_in_torch_and_back(decoupled: bool) -> None:
     options = {"weight_decay": 0.1, "decoupled_weight_decay": decoupled}
-    whole, _ = trained(torch.optim.NAdam, 30, **options)
+    uninterrupted, _ = trained(torch.optim.NAdam, 30, **options)
     _, theirs = trained(torch.optim.NAdam, 10, **options)
-    ours, mine = trained(NAdam, 10, theirs)  # the options come from the checkpoint
-    assert mine.param_groups[0]["decoupled_weight_decay"] is decoupled
-    again, _ = trained(torch.optim.NAdam, 10, mine)
-    assert torch.allclose(again, whole, rtol=1e-5, atol=2e-6)
+    ours, resumed = trained(NAdam, 10, theirs)  # the options come from the checkpoint
+    assert resumed.param_groups[0]["decoupled_weight_decay"] is decoupled
+    again, _ = trained(torch.optim.NAdam, 10, resumed)
+    assert torch.allclose(again, uninterrupted, rtol=1e-5, atol=2e-6)
     # Bit for bit in itself.
     once, _ = trained(NAdam, 20, theirs)
-    twice, _ = trained(NAdam, 10, mine)
+    twice, _ = trained(NAdam, 10, resumed)
     assert torch.equal(once, twice)
     assert not torch.equal(ours, once)
 

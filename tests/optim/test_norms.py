@@ -1,4 +1,4 @@
-"""Norms of whole tensors, in an order that depends on the number of elements alone."""
+"""Norms of tensors, in an order fixed by the number of elements alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_order_of_sums(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(_norms, "_PIECE", 2 * CHUNK)
     assert float(square_sum(x)) == expected
     if x.dim() > 1:
-        # Row-major order counts, not that of memory.
+        # Row-major order counts, not the order in memory.
         assert float(square_sum(x.transpose(0, -1).contiguous().transpose(0, -1))) == expected
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints with anything in any place: they are loaded, or the error is one of qmaps."""
+"""Checkpoints with anything in any place are loaded, or raise an error of qmaps."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ EDITED: dict[str, tuple[Any, dict[str, Any]]] = {
     "offload": (optim.CPUOffloadOptimizer, {}),
     "LPMM": (lpmm.LPMMAdam, {"accumulation_steps": 2}),
 }
-"""Optimizers whose state_dicts are edited, with every kind of entry."""
+"""Optimizers with state_dicts to edit, with every kind of entry."""
 
 
 def stepped(name: str) -> tuple[Any, Any]:
-    """An optimizer that has taken steps, and its model."""
+    """An optimizer after some steps, and its model."""
     cls, options = EDITED[name]
     torch.manual_seed(0)
     model: Any = torch.nn.Linear(6, 4)
@@ -123,7 +123,7 @@ def step(optimizer: Any, model: Any) -> None:
 
 
 def contents(value: Any) -> Any:
-    """Nested containers with tensors as lists, which can be compared."""
+    """Nested containers with tensors as lists, for comparisons."""
     if isinstance(value, dict):
         return {key: contents(member) for key, member in value.items()}
     if isinstance(value, (list, tuple)):
@@ -151,10 +151,10 @@ def edit(data: st.DataObject, saved: Any) -> None:
     if kind == "change" and isinstance(value, torch.Tensor):
         inside[key] = data.draw(st.sampled_from(edited_tensors(value)))
     elif kind in ("take", "change"):
-        others: Any = saved
-        for other in data.draw(st.sampled_from(places(saved))):
-            others = others[other]
-        inside[key] = copy.deepcopy(others)
+        source: Any = saved
+        for key_of_source in data.draw(st.sampled_from(places(saved))):
+            source = source[key_of_source]
+        inside[key] = copy.deepcopy(source)
     elif kind == "put":
         inside[key] = data.draw(objects())
     elif kind == "delete":
@@ -208,11 +208,11 @@ def test_anything_in_a_file_is_read_or_refused(data: st.DataObject, tmp_path: Pa
     saved = trained(data.draw(st.sampled_from(CLASSES))).state_dict()
     place = data.draw(st.sampled_from(places(saved)))
     damaged = changed(saved, place, data.draw(objects()))
-    # A file that is read lazily must not be written again.
+    # A lazily read file must not be overwritten.
     path = tmp_path / f"{len(list(tmp_path.iterdir()))}.pt"
     try:
         torch.save(damaged, path)
-    except Exception:  # nothing that a file could hold
+    except Exception:  # a file could not hold it
         return
     refused(read, path)
     refused(convert_file, path, tmp_path / "out.pt", to="torch", overwrite=True)
@@ -221,9 +221,7 @@ def test_anything_in_a_file_is_read_or_refused(data: st.DataObject, tmp_path: Pa
 
 
 @pytest.mark.parametrize("value", [torch.empty(0), torch.ones(3), "yes", None])
-def test_options_of_any_type_are_compared_with_what_a_format_can_express(
-    value: object, tmp_path: Path
-) -> None:
+def test_unsupported_options_of_any_type_are_refused(value: object, tmp_path: Path) -> None:
     saved = trained(optim.SGD).state_dict()
     saved["param_groups"][0]["nesterov"] = value
     torch.save(saved, tmp_path / "in.pt")
@@ -270,7 +268,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("place", "value", "error", "message"), WRONG, ids=range(len(WRONG)))
-def test_what_is_wrong_is_said(
+def test_messages_name_the_fault(
     place: tuple[Any, ...], value: Any, error: type[Exception], message: str
 ) -> None:
     optimizer = trained()

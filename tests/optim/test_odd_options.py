@@ -1,4 +1,4 @@
-"""Any object as any option: it is taken, and a step goes through, or the error is one of qmaps."""
+"""Any object as any option is accepted and steps, or raises an error of qmaps."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ OF_TORCH = {"foreach", "fused", "capturable", "differentiable", "amsgrad", "deco
 
 def options_of(cls: type[Any]) -> list[str]:
     """Every option of an optimizer."""
-    own: set[str] = set(Shared.__annotations__)
+    names: set[str] = set(Shared.__annotations__)
     for base in cls.__mro__[:-1]:
         if issubclass(base, optim.QuantizedOptimizer) and "__init__" in vars(base):
             actual = inspect.signature(base.__init__).parameters.values()
-            own |= {p.name for p in actual if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    own -= {"self", "params", "defaults"}
-    return sorted(own - ({"state_quantizers"} if issubclass(cls, FixedWidth) else set()))
+            names |= {p.name for p in actual if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    names -= {"self", "params", "defaults"}
+    return sorted(names - ({"state_quantizers"} if issubclass(cls, FixedWidth) else set()))
 
 
-def made(cls: type[Any], options: dict[str, Any], in_group: bool) -> Any:
+def optimizer_with(cls: type[Any], options: dict[str, Any], in_group: bool) -> Any:
     layer = torch.nn.Linear(6, 4)
     if cls in LOW:
         layer = lpmm.convert(layer)
@@ -62,7 +62,7 @@ def made(cls: type[Any], options: dict[str, Any], in_group: bool) -> Any:
 
 
 def used(cls: type[Any], options: dict[str, Any], in_group: bool) -> None:
-    optimizer = made(cls, options, in_group)
+    optimizer = optimizer_with(cls, options, in_group)
     optimizer.step()
     optimizer.zero_grad()
     assert str(optimizer.memory())
@@ -87,7 +87,7 @@ def test_any_object_as_any_option_is_taken_or_refused(data: st.DataObject) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", DISTINCT)
 def test_every_odd_object_as_every_option(cls: type[Any]) -> None:
-    """Of options that all classes share, each takes a third of the objects."""
+    """For options shared by all classes, each class takes a third of the objects."""
     first = DISTINCT.index(cls)
     for option in options_of(cls):
         values = [*NUMBERS, *TEXTS, *CONTAINERS, *tensors()]
@@ -131,18 +131,18 @@ FIRST = [
 
 @pytest.mark.parametrize(("options", "error", "message"), FIRST, ids=range(len(FIRST)))
 @pytest.mark.parametrize("in_group", [False, True])
-def test_what_is_wrong_is_said(
+def test_messages_name_the_fault(
     options: dict[str, Any], error: type[QmapsError], message: str, in_group: bool
 ) -> None:
     with pytest.raises(error) as caught:
-        made(optim.AdamW, options, in_group)
+        optimizer_with(optim.AdamW, options, in_group)
     assert re.sub(r"0x\w+", "0x..", str(caught.value)) == message
 
 
 def test_one_element_tensors_are_numbers() -> None:
     for lr in (torch.tensor(0.1), torch.tensor([0.1]), torch.tensor(1)):
-        made(optim.AdamW, {"lr": lr}, False).step()
-    made(optim.AdamW, {"betas": (torch.tensor(0.9), torch.tensor(0.99))}, False).step()
+        optimizer_with(optim.AdamW, {"lr": lr}, False).step()
+    optimizer_with(optim.AdamW, {"betas": (torch.tensor(0.9), torch.tensor(0.99))}, False).step()
 
 
 def recorded(optimizer: Any, out: Any, options: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""CPU offload: the same bits as the optimizer without it, whatever the training loop does."""
+"""CPU offload: the same bits as the optimizer without it, in any training loop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def net(dtype: torch.dtype = torch.float32) -> nn.Module:
 
 
 def backward(model: nn.Module, number: int) -> None:
-    """Add gradients that depend on the parameters, with the same bits on every device."""
+    """Add gradients computed from the parameters, with the same bits on every device."""
     generator = torch.Generator().manual_seed(number)
     for param in model.parameters():
         noise = torch.randn(param.shape, generator=generator).to(param.dtype)
@@ -150,25 +150,25 @@ def trained(
     return [param.detach().cpu() for param in model.parameters()], optimizer.state_dict()
 
 
-def check_same(found: Any, expected: Any) -> None:
+def check_same(actual: Any, expected: Any) -> None:
     """Compare nested values bit for bit."""
     if isinstance(expected, Tensor):
-        assert torch.equal(found, expected)
+        assert torch.equal(actual, expected)
     elif isinstance(expected, dict):
-        assert found.keys() == expected.keys()
+        assert actual.keys() == expected.keys()
         for key, value in expected.items():
-            check_same(found[key], value)
+            check_same(actual[key], value)
     elif isinstance(expected, (list, tuple)):
-        assert len(found) == len(expected)
-        for pair in zip(found, expected, strict=True):
+        assert len(actual) == len(expected)
+        for pair in zip(actual, expected, strict=True):
             check_same(*pair)
     else:
-        assert found == expected
+        assert actual == expected
 
 
 @pytest.mark.parametrize("loop", [*LOOPS, clipped], ids=lambda loop: loop.__name__)
 @pytest.mark.parametrize(
-    ("cls", "options"), OPTIMIZERS, ids=lambda each: getattr(each, "__name__", "")
+    ("cls", "options"), OPTIMIZERS, ids=lambda value: getattr(value, "__name__", "")
 )
 def test_bits_of_the_optimizer_on_the_cpu(
     loop: Loop, cls: type[torch.optim.Optimizer], options: dict[str, Any], device: str
@@ -204,10 +204,10 @@ def test_states_stay_on_the_cpu_and_are_shown(device: str) -> None:
     model = net().to(device)
     optimizer = CPUOffloadOptimizer(model.named_parameters(), overrides={"0.*": "4bit"})
     plain(model, optimizer)
-    weight, other = model[0].weight, model[2].weight
+    weight, second = model[0].weight, model[2].weight
     assert isinstance(optimizer.state[weight]["exp_avg"], QuantizedTensor)
     assert optimizer.state[weight]["exp_avg"].quantizer.spec == "B64xbf16/mu-law10:linear0@5s+qsr"
-    assert optimizer.state[other]["exp_avg"].quantizer.spec == "B256/DE-sym@8s"
+    assert optimizer.state[second]["exp_avg"].quantizer.spec == "B256/DE-sym@8s"
     assert optimizer.state[weight]["exp_avg"].codes().device.type == "cpu"
     rows = optimizer.host_optimizer.memory().rows
     assert [row.parameter for row in rows if row.state == "exp_avg"] == [
@@ -217,14 +217,14 @@ def test_states_stay_on_the_cpu_and_are_shown(device: str) -> None:
 
 def test_a_parameter_that_was_frozen_at_first() -> None:
     param = nn.Parameter(torch.ones(5), requires_grad=False)
-    other = nn.Parameter(torch.ones(5))
+    unfrozen = nn.Parameter(torch.ones(5))
     optimizer = CPUOffloadOptimizer([param], SGD8bit, lr=0.5)
     param.requires_grad_()
-    for each in (param, other):
-        each.sum().backward()
+    for thawed in (param, unfrozen):
+        thawed.sum().backward()
     optimizer.step()
-    SGD8bit([other], lr=0.5).step()
-    assert torch.equal(param, other)
+    SGD8bit([unfrozen], lr=0.5).step()
+    assert torch.equal(param, unfrozen)
 
 
 def test_options_of_a_checkpoint() -> None:
@@ -243,9 +243,9 @@ def test_checkpoints_go_on_with_and_without_offloading(starts_offloaded: bool) -
         return AdamW8bit(model.parameters(), lr=0.01)
 
     expected = net()
-    whole = make(expected, False)
-    plain(expected, whole)
-    plain(expected, whole)
+    uninterrupted = make(expected, False)
+    plain(expected, uninterrupted)
+    plain(expected, uninterrupted)
     model = net()
     first = make(model, starts_offloaded)
     plain(model, first)
@@ -253,26 +253,26 @@ def test_checkpoints_go_on_with_and_without_offloading(starts_offloaded: bool) -
     second.load_state_dict(first.state_dict())
     plain(model, second)
     check_same(list(model.parameters()), list(expected.parameters()))
-    check_same(second.state_dict(), whole.state_dict())
+    check_same(second.state_dict(), uninterrupted.state_dict())
 
 
 def test_groups_and_their_options() -> None:
-    model, other = net(), net()
+    model, grouped = net(), net()
     optimizer = CPUOffloadOptimizer(
         [{"params": model[0].parameters(), "lr": 0.1, "quantize": False}], AdamW8bit, lr=0.01
     )
     optimizer.add_param_group({"params": [model[2].weight], "betas": (0.5, 0.9)})
     reference = AdamW8bit(
         [
-            {"params": other[0].parameters(), "lr": 0.1, "quantize": False},
-            {"params": [other[2].weight], "betas": (0.5, 0.9)},
+            {"params": grouped[0].parameters(), "lr": 0.1, "quantize": False},
+            {"params": [grouped[2].weight], "betas": (0.5, 0.9)},
         ],
         lr=0.01,
     )
     assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01]
     plain(model, optimizer)
-    plain(other, reference)
-    check_same(list(model.parameters()), list(other.parameters()))
+    plain(grouped, reference)
+    check_same(list(model.parameters()), list(grouped.parameters()))
 
 
 def test_a_refused_group_leaves_no_trace() -> None:
@@ -337,16 +337,16 @@ def test_a_frozen_parameter_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("cls", "shown"),
     [
         (int, "<class 'int'>"),
         ("adamw", "'adamw'"),
         (CPUOffloadOptimizer, "<class 'qmaps.optim.offload.CPUOffloadOptimizer'>"),
     ],
 )
-def test_only_classes_of_optimizers(given: Any, shown: str) -> None:
+def test_only_classes_of_optimizers(cls: Any, shown: str) -> None:
     with pytest.raises(BadTypeError) as caught:
-        CPUOffloadOptimizer([nn.Parameter(torch.ones(1))], given)
+        CPUOffloadOptimizer([nn.Parameter(torch.ones(1))], cls)
     assert str(caught.value) == (
         f"optimizer_class must be a class of optimizers, such as qmaps.optim.AdamW8bit, got {shown}"
     )

@@ -1,4 +1,4 @@
-"""Checkpoints whose parameters have another order, with prefixes of wrappers on one side."""
+"""Checkpoints with parameters in another order, or prefixes of wrappers on one side."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from qmaps.optim import AdamW
 LAYER = ("layers.0.q.weight", "layers.0.k.weight", "layers.0.v.weight")
 
 
-def made(*groups: list[str]) -> AdamW:
-    """An optimizer of parameters of one shape, with a step."""
+def optimizer_of(*groups: list[str]) -> AdamW:
+    """An optimizer of parameters of one shape, after a step."""
     optimizer = AdamW([{"params": [(name, nn.Parameter(torch.zeros(4, 4))) for name in names]}
                        for names in groups])  # fmt: skip
     for group in optimizer.param_groups:
@@ -40,11 +40,11 @@ def test_an_order_behind_a_prefix_is_compared(wrapper: str, where: str) -> None:
     wrapped = [PREFIXES[wrapper](name) for name in LAYER]
     swapped = [LAYER[1], LAYER[0], LAYER[2]]
     source, target = (wrapped, [*LAYER]) if where == "saved" else ([*LAYER], wrapped)
-    made(target).load_state_dict(made(source).state_dict())
+    optimizer_of(target).load_state_dict(optimizer_of(source).state_dict())
     wrapped_swapped = [PREFIXES[wrapper](name) for name in swapped]
     source, target = (wrapped_swapped, [*LAYER]) if where == "saved" else (swapped, wrapped)
     with pytest.raises(BadValueError) as caught:
-        made(target).load_state_dict(made(source).state_dict())
+        optimizer_of(target).load_state_dict(optimizer_of(source).state_dict())
     assert str(caught.value) == (
         f"state_dict orders the parameters of group 0 differently: {source[0]!r} is in the place "
         f"of this optimizer's {target[0]!r}"
@@ -53,21 +53,21 @@ def test_an_order_behind_a_prefix_is_compared(wrapper: str, where: str) -> None:
 
 def test_groups_in_another_order_are_refused() -> None:
     with pytest.raises(BadValueError, match="parameters of group 0 differently: 'k' is in the pl"):
-        made(["q"], ["k"]).load_state_dict(made(["k"], ["q"]).state_dict())
+        optimizer_of(["q"], ["k"]).load_state_dict(optimizer_of(["k"], ["q"]).state_dict())
 
 
 def test_names_in_place_of_numbers_are_compared() -> None:
-    saved: dict[str, Any] = made(["q", "k"]).state_dict()
+    saved: dict[str, Any] = optimizer_of(["q", "k"]).state_dict()
     group = saved["param_groups"][0]
     names = group.pop("param_names")
     group["params"] = names
     saved["state"] = dict(zip(names, saved["state"].values(), strict=True))
-    made(["q", "k"]).load_state_dict(saved)
+    optimizer_of(["q", "k"]).load_state_dict(saved)
     with pytest.raises(BadValueError, match="parameters of group 0 differently: 'q' is in the pl"):
-        made(["k", "q"]).load_state_dict(saved)
+        optimizer_of(["k", "q"]).load_state_dict(saved)
 
 
 @pytest.mark.parametrize("names", [["0.weight", "1.weight"], ["a", "b"]])
 def test_renamed_parameters_load(names: list[str]) -> None:
     """Another module before them shifts the numbers of a Sequential."""
-    made(["1.weight", "2.weight"]).load_state_dict(made(names).state_dict())
+    optimizer_of(["1.weight", "2.weight"]).load_state_dict(optimizer_of(names).state_dict())

@@ -1,4 +1,4 @@
-"""Options of other libraries: known here, or refused with what stands for them."""
+"""Options of other libraries are accepted, or refused with the replacement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def test_the_documentation_prints_the_table() -> None:
         r"^\| `(\w+)` \| (bitsandbytes|torchao) \| (.*) \|$", PAGE.read_text(), re.M
     )
     actual = [row for row in actual if row[0] in INSTEAD]
-    assert actual == [(name, library, here) for name, (library, _, here) in INSTEAD.items()]
+    assert actual == [
+        (name, library, replacement) for name, (library, _, replacement) in INSTEAD.items()
+    ]
 
 
 def test_the_documentation_lists_the_values_that_are_accepted() -> None:
@@ -36,14 +38,14 @@ def test_the_documentation_lists_the_values_that_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("name", INSTEAD)
-def test_each_is_refused_with_what_stands_for_it(name: str) -> None:
-    library, _, here = INSTEAD[name]
+def test_each_is_refused_with_its_replacement(name: str) -> None:
+    library, _, replacement = INSTEAD[name]
     for cls in (optim.AdamW, optim.Lion4bit):
         with pytest.raises(BadTypeError) as caught:
             cls([nn.Parameter(torch.zeros(3))], **{name: 1})  # type: ignore[arg-type]
         assert str(caught.value) == (
             f"{name}=1 is not an option of {cls.__name__}; {library} has it. In qmaps: "
-            f"{here.replace('`', '')}"
+            f"{replacement.replace('`', '')}"
         )
 
 
@@ -114,38 +116,38 @@ def test_values_that_ask_for_something_else_are_refused(
 
 
 def defaults(library: str) -> Iterator[tuple[Any, str, object]]:
-    """Every default of an option that the library's namesake of a class here has."""
+    """Default of every option of the library's classes with a namesake in qmaps."""
     theirs = import_module(f"{library}.optim")
     for name in optim.__all__:
-        cls, other = getattr(optim, name), getattr(theirs, name, None)
-        if inspect.isclass(cls) and inspect.isclass(other) and name != "CPUOffloadOptimizer":
-            for option, about in inspect.signature(other.__init__).parameters.items():
-                if about.default is not about.empty:
-                    yield cls, option, about.default
+        cls, namesake = getattr(optim, name), getattr(theirs, name, None)
+        if inspect.isclass(cls) and inspect.isclass(namesake) and name != "CPUOffloadOptimizer":
+            for option, parameter in inspect.signature(namesake.__init__).parameters.items():
+                if parameter.default is not parameter.empty:
+                    yield cls, option, parameter.default
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("library", [BITSANDBYTES, TORCHAO])
 def test_a_script_that_spells_out_their_defaults_runs(library: str) -> None:
     pytest.importorskip(library)
-    seen = set()
+    tested = set()
     for cls, option, value in defaults(library):
-        seen.add(option)
+        tested.add(option)
         if option == "optim_bits" and issubclass(cls, optim.FixedWidth):
             continue  # 32 there "for compatibility": bitsandbytes' own AdamW8bit refuses 8
         cls([{"params": [nn.Parameter(torch.zeros(3))]}], **{option: value})
         cls([nn.Parameter(torch.zeros(3))], **{option: value})
-    assert len(seen) >= 6
+    assert len(tested) >= 6
 
 
 def options(library: str) -> Iterator[tuple[type[optim.QuantizedOptimizer], str]]:
-    """Every option of the library's optimizers that have a namesake here."""
+    """Every option of the library's optimizers with a namesake in qmaps."""
     theirs = import_module(f"{library}.optim")
     for name in optim.__all__:
         cls = getattr(optim, name)
-        other = getattr(theirs, name, None)
-        if inspect.isclass(cls) and inspect.isclass(other):
-            for option in inspect.signature(other.__init__).parameters:
+        namesake = getattr(theirs, name, None)
+        if inspect.isclass(cls) and inspect.isclass(namesake):
+            for option in inspect.signature(namesake.__init__).parameters:
                 if option not in {"self", "params", "kwargs", *TORCH_OPTIONS}:
                     yield cls, option
 
@@ -154,15 +156,15 @@ def options(library: str) -> Iterator[tuple[type[optim.QuantizedOptimizer], str]
 @pytest.mark.parametrize("library", [BITSANDBYTES, TORCHAO])
 def test_no_option_of_theirs_is_without_an_answer(library: str) -> None:
     pytest.importorskip(library)
-    seen = set()
+    tested = set()
     for cls, option in options(library):
-        given = 64 if option == "block_size" else None
-        seen.add(option)
+        value = 64 if option == "block_size" else None
+        tested.add(option)
         try:
-            cls([nn.Parameter(torch.zeros(3))], **{option: given})
+            cls([nn.Parameter(torch.zeros(3))], **{option: value})
         except BadTypeError as error:
             if "is not an option of" in str(error):
                 assert INSTEAD[option][0] == library, (cls, option)
         except (TypeError, ValueError):
             pass  # known, and None is no value of it
-    assert len(seen) >= 6
+    assert len(tested) >= 6

@@ -1,4 +1,4 @@
-"""Patterns stand for exactly the parameters whose overrides they replace."""
+"""Patterns match exactly the parameters of the overrides they replace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = st.lists(PARTS, min_size=1, max_size=4).map(".".join)
 
 
 def resolved(patterns: dict[str, int], names: list[str]) -> dict[str, int]:
-    """What an optimizer finds: the first pattern that matches."""
+    """An optimizer's choice: the value of the first matching pattern."""
     results = {
         name: next((value for p, value in patterns.items() if fnmatchcase(name, p)), None)
         for name in names
@@ -49,10 +49,12 @@ def test_every_parameter_resolves_as_before(values: dict[str, int | None]) -> No
         (lambda n, part: n == 11 and part == "norm", ["layers.11.norm"]),
     ],
 )
-def test_patterns_say_what_parameters_share(chosen, patterns: list[str]) -> None:
+def test_patterns_group_parameters_with_equal_overrides(chosen, patterns: list[str]) -> None:
     names = [f"layers.{n}.{p}" for n in range(12) for p in ("q.weight", "k.weight", "norm")]
-    own = {name: 1 for name in names if chosen(int(name.split(".")[1]), name.split(".", 2)[2])}
-    assert list(grouped(own, names)) == patterns
+    overrides = {
+        name: 1 for name in names if chosen(int(name.split(".")[1]), name.split(".", 2)[2])
+    }
+    assert list(grouped(overrides, names)) == patterns
 
 
 def test_names_without_a_dot_and_all_of_them() -> None:

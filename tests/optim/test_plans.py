@@ -1,4 +1,4 @@
-"""What a repeated plan must notice, and what it must not keep."""
+"""Repeated plans: changes they must notice, and objects they must release."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_a_new_seed_is_the_next_steps() -> None:
 def test_gradients_do_not_outlive_their_step() -> None:
     (param, _) = two()
     optimizer = AdamW8bit([param])
-    seen = []
+    references = []
     for _ in range(3):
         param.grad = torch.ones_like(param)
-        seen.append(weakref.ref(param.grad))
+        references.append(weakref.ref(param.grad))
         optimizer.step()
         param.grad = None
-    assert [each() is None for each in seen] == [True, True, True]
+    assert [reference() is None for reference in references] == [True, True, True]
 
 
 @pytest.mark.parametrize("strided", [False, True])
@@ -71,11 +71,11 @@ def test_gradients_do_not_outlive_a_step_that_is_skipped(strided: bool) -> None:
     optimizer = AdamW8bit([param])
     for found_inf in (0.0, 1.0, 1.0, 0.0):
         param.grad = torch.ones(100, 50).T if strided else torch.ones(50, 100)
-        seen = weakref.ref(param.grad)
+        reference = weakref.ref(param.grad)
         optimizer.grad_scale, optimizer.found_inf = torch.ones(()), torch.tensor(found_inf)
         optimizer.step()
         param.grad = None
-        assert seen() is None, found_inf
+        assert reference() is None, found_inf
     assert optimizer.skipped_steps == 2
 
 
@@ -84,12 +84,12 @@ def test_gradients_do_not_outlive_a_step_that_fails(monkeypatch: pytest.MonkeyPa
     optimizer = AdamW8bit([param])
     param.grad = torch.ones_like(param)
     optimizer.step()
-    seen = weakref.ref(param.grad)
+    reference = weakref.ref(param.grad)
     monkeypatch.setattr(optimizer, "step_scalars", lambda group: {}[group["lr"]])
     with pytest.raises(KeyError):
         optimizer.step()
     param.grad = None
-    assert seen() is None
+    assert reference() is None
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
@@ -114,9 +114,9 @@ def test_gradients_in_codes_are_divided_by_a_scale() -> None:
         model = lpmm.convert(nn.Linear(64, 64, bias=False), seed=1)
         optimizer: Any = lpmm.LPMMSGD(model.parameters(), lr=0.1)
         before = model.weight.decode()
-        for given in (None, scale):
-            optimizer.grad_scale = given
-            factor = 1.0 if given is None else 1024.0
+        for grad_scale in (None, scale):
+            optimizer.grad_scale = grad_scale
+            factor = 1.0 if grad_scale is None else 1024.0
             (model(torch.ones(2, 64)).square().mean() * factor).backward()
             optimizer.step()
         results.append(float((model.weight.decode() - before).abs().mean()))
@@ -143,7 +143,7 @@ def test_a_users_attribute_is_not_taken_for_codes() -> None:
 
 @pytest.mark.skipif(qmaps.backend() != "native", reason="needs the native engine")
 def test_a_step_is_few_calls() -> None:
-    """Python functions of qmaps; an optimizer with small parameters waits for nothing else."""
+    """Calls of Python functions in qmaps, the cost of optimizers with small parameters."""
     param = nn.Parameter(torch.zeros(128, 64))
     optimizer = AdamW8bit([param])
     files: list[str] = []

@@ -67,15 +67,15 @@ def test_a_frozen_group_does_not_move_and_others_share_the_estimate() -> None:
 
 @pytest.mark.parametrize("cls", [Prodigy8bit, Prodigy4bit])
 def test_quantized_moments_resume_with_the_same_bits(cls: Any) -> None:
-    model, other = net().bfloat16().float(), net()
+    model, twin = net().bfloat16().float(), net()
     optimizer = cls(model.parameters(), min_quantized_size=0, slice_p=7)
     assert train(model, optimizer, range(60))[-1] < 0.9
     specs = optimizer.param_groups[0]["state_quantizers"]
     assert sorted(specs) == ["exp_avg", "exp_avg_sq"]
-    other.load_state_dict(model.state_dict())
-    resumed = cls(other.parameters())
+    twin.load_state_dict(model.state_dict())
+    resumed = cls(twin.parameters())
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    assert train(model, optimizer, range(60, 64)) == train(other, resumed, range(60, 64))
+    assert train(model, optimizer, range(60, 64)) == train(twin, resumed, range(60, 64))
     assert_same(optimizer, resumed)
 
 
@@ -138,10 +138,10 @@ def test_without_gradients_there_is_no_step() -> None:
 
 def test_a_group_with_resets_keeps_the_estimate() -> None:
     """The constructor refuses `reset_every`; in a group it has no effect, and the state loads."""
-    model, other = net(), net()
+    model, twin = net(), net()
     optimizer = Prodigy(model.parameters())
     optimizer.param_groups[0]["reset_every"] = 2
-    assert train(model, optimizer, range(8)) == train(other, Prodigy(other.parameters()), range(8))
+    assert train(model, optimizer, range(8)) == train(twin, Prodigy(twin.parameters()), range(8))
     optimizer.load_state_dict(optimizer.state_dict())
     assert "reset_step" not in optimizer.state[model[0].weight]
 

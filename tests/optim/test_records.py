@@ -1,4 +1,4 @@
-"""One record has all that is known about a state."""
+"""One record has all properties of a state."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_records_of_parameters() -> None:
     )
     head, bias = optimizer._parameters.records()
     assert [record.label for record in (head, bias)] == ["parameter 'head'", "parameter 'bias'"]
-    ((state,), (other,)) = (record.states() for record in (head, bias))
+    ((state,), (bias_state,)) = (record.states() for record in (head, bias))
     assert (state.name, state.shape) == ("sum", (80, 80))
     assert (str(state.quantizer), state.why) == (spec, "state_quantizers")
     assert (state.initial, state.shard) == (0.5, None)
     assert state.key == RoundingKey(seed=3, purpose=0, step=0, tensor=0, state=0)
-    assert (other.quantizer, other.key) == (None, None)
-    assert other.why == "80 <= min_quantized_size=4096"
+    assert (bias_state.quantizer, bias_state.key) == (None, None)
+    assert bias_state.why == "80 <= min_quantized_size=4096"
     added = [("tail", nn.Parameter(torch.ones(80, 80)))]
     optimizer.add_param_group({"params": added, "state_quantizers": "8bit-0.3"})
     tail = optimizer._parameters.records()[2]

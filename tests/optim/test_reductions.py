@@ -1,4 +1,4 @@
-"""Sums whose bits depend on elements and their order alone."""
+"""Sums with bits fixed by elements and their order alone."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_documented_orders_of_rows_and_columns(shape: tuple[int, ...]) -> No
 
 
 def test_other_orders_have_other_bits() -> None:
-    """The numbers that the engines' tests add tell orders apart."""
+    """The engines' tests use these numbers, so wrong orders fail."""
     x = ticklish((512, 2048), seed=2)
     assert not torch.equal(row_means(x.transpose(-1, -2)), column_means(x).transpose(-1, -2))
     assert not torch.equal(column_means(x.transpose(-1, -2)), row_means(x).transpose(-1, -2))
@@ -97,7 +97,7 @@ def test_along_a_dimension(dim: int) -> None:
     assert torch.equal(norm(x, (dim,)).reshape(-1), torch.tensor(squares))
 
 
-def test_whole_tensors_in_row_major_order_whatever_the_strides() -> None:
+def test_full_tensors_in_row_major_order_for_any_strides() -> None:
     x = torch.randn(60, 70, generator=torch.Generator().manual_seed(2))
     assert torch.equal(rms(x), rms(x.t().contiguous().t()))
     assert rms(x).item() == pytest.approx(x.double().square().mean().sqrt().item(), rel=1e-7)

@@ -1,4 +1,4 @@
-"""Gradient release: the bits of the plain loop, with no gradient left after a backward pass."""
+"""Gradient release: the bits of the plain loop, and no gradient after a backward pass."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OTHERS = {
 
 
 class Net(nn.Module):
-    """Two matrices, one of which is used twice, with an embedding tied to the head."""
+    """Two matrices, one of them used twice, with an embedding tied to the head."""
 
     def __init__(self, bias: bool = True, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def train(
     steps: range = range(4),
     clip: Callable[[], object] = lambda: None,
 ) -> list[float]:
-    """The loop of both ways."""
+    """Train in a loop for both ways."""
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
     losses = []
     for number in steps:
@@ -82,11 +82,13 @@ def train(
 def test_every_rule_has_the_bits_of_the_plain_loop(name: str) -> None:
     options = OTHERS.get(name, {"stochastic_rounding": True})
     models = [Net(bias="Muon" not in name, dtype=torch.bfloat16) for _ in range(2)]
-    one, other = (getattr(optim, name)(model.named_parameters(), **options) for model in models)
-    release_gradients(models[1], other)
-    assert train(models[0], one) == train(models[1], other)
+    plain, released = (
+        getattr(optim, name)(model.named_parameters(), **options) for model in models
+    )
+    release_gradients(models[1], released)
+    assert train(models[0], plain) == train(models[1], released)
     assert all(param.grad is None for param in models[1].parameters())
-    assert_same(one, other)
+    assert_same(plain, released)
 
 
 def pair(**options: Any) -> tuple[Net, Net, AdamW8bit, AdamW8bit]:
@@ -96,19 +98,19 @@ def pair(**options: Any) -> tuple[Net, Net, AdamW8bit, AdamW8bit]:
 
 
 def test_clipping_resuming_and_removing_are_those_of_the_plain_loop() -> None:
-    one, other, a, b = pair()
-    release = release_gradients(other, b, clip_value=1e-3)
-    clip = lambda: nn.utils.clip_grad_value_(one.parameters(), 1e-3)  # noqa: E731
-    assert train(one, a, clip=clip) == train(other, b)
+    plain, released, a, b = pair()
+    release = release_gradients(released, b, clip_value=1e-3)
+    clip = lambda: nn.utils.clip_grad_value_(plain.parameters(), 1e-3)  # noqa: E731
+    assert train(plain, a, clip=clip) == train(released, b)
     resumed = Net()
-    resumed.load_state_dict(other.state_dict())
+    resumed.load_state_dict(released.state_dict())
     c = AdamW8bit(resumed.named_parameters())
     release_gradients(resumed, c, clip_value=1e-3)
     c.load_state_dict(copy.deepcopy(b.state_dict()))
     release.remove()
     release.remove()
-    clips = [lambda m=m: nn.utils.clip_grad_value_(m.parameters(), 1e-3) for m in (one, other)]
-    losses = [train(one, a, clip=clips[0]), train(other, b, clip=clips[1]), train(resumed, c)]
+    clips = [lambda m=m: nn.utils.clip_grad_value_(m.parameters(), 1e-3) for m in (plain, released)]
+    losses = [train(plain, a, clip=clips[0]), train(released, b, clip=clips[1]), train(resumed, c)]
     assert losses[0] == losses[1] == losses[2]
     assert_same(a, b)
     assert_same(a, c)
@@ -136,19 +138,19 @@ def test_two_optimizers_of_one_model() -> None:
 
 @pytest.mark.parametrize("through_scaler", [False, True])
 def test_a_gradient_scaler_skips_the_parameters_that_overflow(through_scaler: bool) -> None:
-    one, other, a, b = pair()
+    plain, released, a, b = pair()
     scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**8) for _ in range(2)]
-    release_gradients(other, b, clip_value=1e-3, scaler=scalers[1])
-    overflow = other.hidden.weight.register_hook(lambda g: g * (torch.inf if at == 2 else 1))
+    release_gradients(released, b, clip_value=1e-3, scaler=scalers[1])
+    overflow = released.hidden.weight.register_hook(lambda g: g * (torch.inf if at == 2 else 1))
     for at in range(4):
-        scalers[0].scale(loss_of(one, at)).backward()
-        before = other.hidden.weight.detach().clone()
-        scalers[1].scale(loss_of(other, at)).backward()
+        scalers[0].scale(loss_of(plain, at)).backward()
+        before = released.hidden.weight.detach().clone()
+        scalers[1].scale(loss_of(released, at)).backward()
         if at == 2:
-            assert torch.equal(other.hidden.weight, before)
-            one.hidden.weight.grad = None  # the plain loop without this parameter
+            assert torch.equal(released.hidden.weight, before)
+            plain.hidden.weight.grad = None  # the plain loop without this parameter
         scalers[0].unscale_(a)
-        nn.utils.clip_grad_value_(one.parameters(), 1e-3)
+        nn.utils.clip_grad_value_(plain.parameters(), 1e-3)
         scalers[0].step(a)
         scalers[1].step(b) if through_scaler else b.step()
         a.zero_grad()
@@ -253,7 +255,7 @@ def low_precision(model: Net, _: AdamW8bit) -> None:
          "scaler=1.0 must be a torch.amp.GradScaler or None"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_right_is_refused(
+def test_wrong_uses_are_refused(
     use: Callable[[Net, AdamW8bit], object], error: type[Exception], message: str
 ) -> None:
     _, model, _, optimizer = pair()
@@ -279,8 +281,8 @@ def test_a_released_model_can_be_saved_whole(tmp_path: Path) -> None:
     release = release_gradients(model, optimizer)
     torch.save(model, tmp_path / "model.pt")
     copies = [torch.load(tmp_path / "model.pt", weights_only=False), copy.deepcopy(model)]
-    for other in (*copies, pickle.loads(pickle.dumps(model))):
-        release_gradients(other, AdamW8bit(other.parameters())).remove()
+    for duplicate in (*copies, pickle.loads(pickle.dumps(model))):
+        release_gradients(duplicate, AdamW8bit(duplicate.parameters())).remove()
     release.remove()
     release_gradients(model, optimizer)
 
@@ -307,7 +309,7 @@ def test_a_value_that_autograd_needs_later_is_refused_by_torch() -> None:
 
 
 class Recomputed(nn.Module):
-    """Layers whose activations are computed again in the backward pass; two are the same layer."""
+    """Layers with checkpointed activations; two are the same layer."""
 
     def __init__(self, reentrant: bool = False, read: Callable[[Tensor], Tensor] | None = None):
         super().__init__()
@@ -332,15 +334,15 @@ class Recomputed(nn.Module):
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_segments_that_are_computed_again_have_the_bits_of_the_plain_loop(reentrant: bool) -> None:
     models = [Recomputed(reentrant) for _ in range(2)]
-    one, other = (AdamW8bit(m.named_parameters(), lr=0.01) for m in models)
-    release_gradients(models[1], other)
+    plain, released = (AdamW8bit(m.named_parameters(), lr=0.01) for m in models)
+    release_gradients(models[1], released)
     for number in range(3):
         models[0].loss(number, recompute=False).backward()
-        one.step()
-        one.zero_grad()
+        plain.step()
+        plain.zero_grad()
         models[1].loss(number).backward()
-        other.step()
-    assert_same(one, other)
+        released.step()
+    assert_same(plain, released)
 
 
 def under_no_grad(weight: Tensor) -> Tensor:
@@ -361,7 +363,7 @@ READS = {
 def test_a_segment_computed_again_cannot_read_stepped_parameters(
     read: str, reentrant: bool
 ) -> None:
-    """Its forward pass took the old values; gradients would differ without an error."""
+    """Its forward pass used the old values; gradients would differ without an error."""
     model = Recomputed(reentrant, READS[read])
     optimizer = AdamW8bit(model.named_parameters())
     release_gradients(model, optimizer)
@@ -387,7 +389,7 @@ GIVES_ACCESS = {"data_ptr", "const_data_ptr", "untyped_storage", "storage", "tol
 
 @pytest.mark.filterwarnings("ignore")
 def test_methods_that_read_no_values_are_allowed() -> None:
-    """All methods without arguments whose results, no tensors, are equal for other values."""
+    """All methods without arguments that return the same result for other values, not a tensor."""
     called: list[Any] = []
 
     class Called(nn.Parameter):
@@ -431,9 +433,9 @@ def test_parameters_can_be_copied_before_the_step_ends() -> None:
     copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
     release.remove()
     assert {type(param) for param in model.parameters()} == {nn.Parameter}
-    for other in copies:
-        assert loss_of(other, 1) == loss_of(model, 1)
-        assert {type(param) for param in other.parameters()} == {nn.Parameter}
+    for duplicate in copies:
+        assert loss_of(duplicate, 1) == loss_of(model, 1)
+        assert {type(param) for param in duplicate.parameters()} == {nn.Parameter}
 
 
 def test_parameters_of_other_classes_keep_them() -> None:
@@ -453,9 +455,9 @@ def test_parameters_of_other_classes_keep_them() -> None:
 
 
 def test_a_checkpoint_that_skips_steps_is_refused() -> None:
-    model, other, optimizer, _ = pair()
-    skipping = AdamW8bit(other.named_parameters(), nonfinite="skip", lr=0.5)
-    train(other, skipping)
+    model, twin, optimizer, _ = pair()
+    skipping = AdamW8bit(twin.named_parameters(), nonfinite="skip", lr=0.5)
+    train(twin, skipping)
     release = release_gradients(model, optimizer)
     with pytest.raises(BadValueError) as caught:
         optimizer.load_state_dict(skipping.state_dict())
@@ -489,7 +491,7 @@ def test_each_step_makes_the_record_of_its_parameter_alone(
 
 
 class Watched(list[Tensor]):
-    """A group's parameters, which counts how often all of them are looked through."""
+    """A group's parameters, with a count of iterations over them."""
 
     looks = 0
 
@@ -534,7 +536,7 @@ def test_it_keeps_nothing_alive_and_plans_are_made_once(monkeypatch: pytest.Monk
 
 
 def test_two_threads_list_the_places_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As hooks of parameters on two devices do: neither sees a list without its own."""
+    """Hooks of parameters on two devices do; each list must hold its own place."""
     first, second = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.ones(1))
     groups = [{"params": [first, second]}]
     listed, of_the_other = release._Places(), []

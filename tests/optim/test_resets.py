@@ -1,4 +1,4 @@
-"""States that begin anew every few steps."""
+"""States restart every few steps."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ CASES: dict[str, tuple[Make, dict[str, Any]]] = {
 def test_it_is_a_new_optimizer_every_few_steps(case: str, engine: str) -> None:
     make, options = CASES[case]
     with use_backend(engine):
-        net, other = model(), model()
+        net, twin = model(), model()
         optimizer = make(net.parameters(), reset_every=3, **options)
         train(net, optimizer, range(8))
         for steps in (range(3), range(3, 6), range(6, 8)):
-            again = make(other.parameters(), **options)
-            train(other, again, steps)
-    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+            again = make(twin.parameters(), **options)
+            train(twin, again, steps)
+    for p, q in zip(net.parameters(), twin.parameters(), strict=True):
         assert torch.equal(p, q)
         assert int(optimizer.state[p]["step"]) == 8
         for name, value in again.state[q].items():
@@ -96,8 +96,8 @@ def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(stopped: int, engine: str) 
     specs = "B64/DE@4s+sr + B64/linear@4u+sr"
     options = {"state_quantizers": specs, "reset_every": 3, "seed": 2}
     with use_backend(engine):
-        whole = model()
-        train(whole, AdamW(whole.parameters(), **options), range(8))
+        uninterrupted = model()
+        train(uninterrupted, AdamW(uninterrupted.parameters(), **options), range(8))
         net = model()
         optimizer = AdamW(net.parameters(), **options)
         train(net, optimizer, range(stopped))
@@ -108,12 +108,12 @@ def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(stopped: int, engine: str) 
         again.load_state_dict(torch.load(buffer, weights_only=True))
         assert again.param_groups[0]["reset_every"] == 3
         train(net, again, range(stopped, 8))
-    for p, q in zip(whole.parameters(), net.parameters(), strict=True):
+    for p, q in zip(uninterrupted.parameters(), net.parameters(), strict=True):
         assert torch.equal(p, q)
 
 
 def test_random_numbers_go_on() -> None:
-    """The codes of the first step after a reset are rounded with the number of that step."""
+    """The first step after a reset rounds with its own number."""
     param = nn.Parameter(torch.zeros(64, 64))
     optimizer = AdamW([param], state_quantizers="B64/DE@4s+sr + 32-bit", reset_every=2,
                       min_quantized_size=0)  # fmt: skip
@@ -130,30 +130,30 @@ def test_random_numbers_go_on() -> None:
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
 def test_each_group_and_each_parameter_counts_for_itself(engine: str) -> None:
-    one, two, late = (nn.Parameter(torch.ones(4)) for _ in range(3))
+    reset, plain, late = (nn.Parameter(torch.ones(4)) for _ in range(3))
     with use_backend(engine):
-        optimizer = SGD([{"params": [one, late], "reset_every": 2}, {"params": [two]}],
+        optimizer = SGD([{"params": [reset, late], "reset_every": 2}, {"params": [plain]}],
                         lr=1.0, momentum=0.5)  # fmt: skip
-        seen = []
+        history = []
         for step in range(4):
-            for param in (one, two, late)[: 2 if step == 0 else 3]:
+            for param in (reset, plain, late)[: 2 if step == 0 else 3]:
                 param.grad = torch.ones(4)
             optimizer.step()
-            buffers = [optimizer.state[p].get("momentum_buffer") for p in (one, two, late)]
-            seen.append([None if b is None else float(b[0]) for b in buffers])
-    assert seen == [[1.0, 1.0, None], [1.5, 1.5, 1.0], [1.0, 1.75, 1.5], [1.5, 1.875, 1.0]]
+            buffers = [optimizer.state[p].get("momentum_buffer") for p in (reset, plain, late)]
+            history.append([None if b is None else float(b[0]) for b in buffers])
+    assert history == [[1.0, 1.0, None], [1.5, 1.5, 1.0], [1.0, 1.75, 1.5], [1.5, 1.875, 1.0]]
 
 
 def test_the_option_may_change_while_training() -> None:
     param = nn.Parameter(torch.ones(4))
     optimizer = SGD([param], lr=1.0, momentum=0.5)
-    seen = []
+    history = []
     for every in (None, None, 2, 2, None, None):
         optimizer.param_groups[0]["reset_every"] = every
         param.grad = torch.ones(4)
         optimizer.step()
-        seen.append(float(optimizer.state[param]["momentum_buffer"][0]))
-    assert seen == [1.0, 1.5, 1.0, 1.5, 1.75, 1.875]
+        history.append(float(optimizer.state[param]["momentum_buffer"][0]))
+    assert history == [1.0, 1.5, 1.0, 1.5, 1.75, 1.875]
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
@@ -178,11 +178,11 @@ def test_bias_corrections_follow_an_option_that_changes(
             if number == 8:  # a checkpoint knows when its states began
                 saved, optimizer = optimizer.state_dict(), fresh(param)
                 optimizer.load_state_dict(saved)
-            for one in (optimizer, twin):
-                one.param_groups[0]["params"][0].grad = torch.full((8, 8), value)
-                one.step()
-            param, other = (o.param_groups[0]["params"][0] for o in (optimizer, twin))
-            assert torch.equal(param, other), number
+            for stepped in (optimizer, twin):
+                stepped.param_groups[0]["params"][0].grad = torch.full((8, 8), value)
+                stepped.step()
+            param, expected = (o.param_groups[0]["params"][0] for o in (optimizer, twin))
+            assert torch.equal(param, expected), number
 
 
 @pytest.mark.parametrize("counted", [True, False], ids=["counted", "as in 0.3"])
@@ -205,10 +205,10 @@ def test_an_option_set_late_in_training_is_saved_and_loaded(steps: int, counted:
         del saved["state"][0]["reset_step"]
     again = AdamW([nn.Parameter(p.detach().clone()) for p in (frozen, trained)])
     again.load_state_dict(saved)
-    for one in (optimizer, again):
-        for param in one.param_groups[0]["params"]:
+    for stepped in (optimizer, again):
+        for param in stepped.param_groups[0]["params"]:
             param.grad = torch.full((8, 8), -2.0)
-        one.step()
+        stepped.step()
     assert torch.equal(frozen, again.param_groups[0]["params"][0])
     assert int(again.state_dict()["state"][0]["reset_step"]) == 20
 
@@ -245,12 +245,12 @@ def test_monitors_refuse_resets() -> None:
 def test_a_skipped_step_is_none() -> None:
     param = nn.Parameter(torch.ones(4))
     optimizer = SGD([param], lr=1.0, momentum=0.5, reset_every=2, nonfinite="skip")
-    seen = []
+    history = []
     for value in (1.0, 1.0, float("nan"), 1.0, 1.0):
         param.grad = torch.full((4,), value)
         optimizer.step()
-        seen.append(float(optimizer.state[param]["momentum_buffer"][0]))
-    assert seen == [1.0, 1.5, 1.5, 1.0, 1.5]
+        history.append(float(optimizer.state[param]["momentum_buffer"][0]))
+    assert history == [1.0, 1.5, 1.5, 1.0, 1.5]
 
 
 def test_master_copies_stay() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from qmaps.optim import RMSprop, RMSprop4bit, RMSprop8bit
-from tests.optim.one_step import assert_bits, given, step
+from tests.optim.one_step import assert_bits, random_arrays, step
 
 
 @pytest.mark.parametrize("maximize", [False, True])
@@ -20,7 +20,7 @@ def test_the_documented_operations(
 ) -> None:
     f = np.float32
     # Squares of a and averages of squares are unrelated here, so that some variances are negative.
-    x = given("V", "b", "a")
+    x = random_arrays("V", "b", "a")
     names = {"square_avg": "v"}
     if momentum:
         names["momentum_buffer"] = "b"
@@ -47,7 +47,7 @@ def test_the_documented_operations(
 
 
 def test_quantized_variances_stay_usable() -> None:
-    """With nearly constant gradients v - a * a is all rounding, of which torch would make NaN."""
+    """With nearly constant gradients v - a * a is rounding alone; torch would get NaN."""
     p = nn.Parameter(torch.zeros(8192))
     optimizer = RMSprop8bit([p], lr=1e-3, alpha=0.9, centered=True)
     level = torch.rand(8192, generator=torch.Generator().manual_seed(0)) + 0.1

@@ -45,7 +45,7 @@ def test_only_neighbours_and_by_the_elements_own_bits(bits: list[int], seed: int
         assert bits_of(y).item() == (high + up) << 16
 
 
-def test_what_bfloat16_holds_stays() -> None:
+def test_bfloat16_numbers_stay() -> None:
     every = floats(np.arange(2**16, dtype=np.uint32) << 16)
     actual = round_stochastically(every, RoundingKey(seed=1))
     numbers = ~every.isnan()
@@ -57,7 +57,7 @@ def test_what_bfloat16_holds_stays() -> None:
 @pytest.mark.parametrize("low", [1, 0x0100, 0x5555, 0x8000, 0xC000, 0xFFFF])
 @pytest.mark.parametrize("high", [0x0000, 0x0040, 0x007F, 0x3F80, 0x3FFF, 0x7F7E])
 def test_it_is_unbiased(high: int, low: int, sign: int) -> None:
-    """Both neighbours as often as the distances ask, subnormals and binades' ends included.
+    """Both neighbours in proportion to the distances, also for subnormals and ends of binades.
 
     Of all seeds, fewer than 1e-6 would fail in any of the cases: 72 times 2e-9, the chance of six
     standard deviations, and less where few are expected.
@@ -77,11 +77,11 @@ def test_it_is_unbiased(high: int, low: int, sign: int) -> None:
 def test_elements_are_numbered_in_row_major_order() -> None:
     x = torch.randn(40, 30, generator=torch.Generator().manual_seed(0))
     key = RoundingKey(seed=2, purpose=1)
-    whole = round_stochastically(x, key)
-    assert not torch.equal(whole, x.to(torch.bfloat16))
-    assert torch.equal(round_stochastically(x.t().contiguous().t(), key), whole)
+    full = round_stochastically(x, key)
+    assert not torch.equal(full, x.to(torch.bfloat16))
+    assert torch.equal(round_stochastically(x.t().contiguous().t(), key), full)
     later = RoundingKey(seed=2, purpose=1, offset=600)
-    assert torch.equal(round_stochastically(x[20:], later), whole[20:])
+    assert torch.equal(round_stochastically(x[20:], later), full[20:])
     assert round_stochastically(x[:0], key).shape == (0, 30)
     assert round_stochastically(x[0, 0], key).shape == ()
 

@@ -1,4 +1,4 @@
-"""Optimizers of one's own: the states that they declare."""
+"""Optimizers of users, with states declared by them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qmaps.optim.records import states_of
 
 
 class Signed(QuantizedOptimizer):
-    """Momentum that starts from an option, and a number of its own for each parameter."""
+    """Momentum with a start from an option, and a number for each parameter."""
 
     states: ClassVar[dict[str, State]] = {
         "average": State(signed=True, initial="start"),

@@ -1,4 +1,4 @@
-"""What holds for every optimizer's update rule."""
+"""Checks for every optimizer's update rule."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def complete(family: Family, options: Options) -> Options:
 @EVERY
 def test_names_and_defaults_are_those_of_torch(family: Family) -> None:
     ours = family.full([torch.zeros(1)]).defaults
-    own = {name: value for name, value in ours.items() if name not in SHARED}
+    defaults = {name: value for name, value in ours.items() if name not in SHARED}
     if family.reference is None:
-        assert own == family.defaults
+        assert defaults == family.defaults
     else:
         theirs = family.reference([torch.zeros(1)]).defaults
-        assert {**own, "maximize": False} == {
+        assert {**defaults, "maximize": False} == {
             name: value
             for name, value in theirs.items()
-            if name in own or name not in IMPLEMENTATION
+            if name in defaults or name not in IMPLEMENTATION
         }
-    assert set(ours) - set(own) == SHARED
+    assert set(ours) - set(defaults) == SHARED
     assert {name: ours[name] for name in SHARED - {"state_quantizers"}} == {
         "maximize": False, "overrides": {}, "quantize": True, "min_quantized_size": 4096,
         "refit_every": 100, "reset_every": None,
@@ -68,7 +68,7 @@ def test_in_32_bits_it_is_torch_over_20_steps(family: Family, options: Options) 
         # torch's SGD counts no steps.
         assert set(states[number]) == {"step", *wanted.get(number, ())}
         for name, value in wanted.get(number, {}).items():
-            same_dtype = name != "step"  # whose count goes on where torch's float32 stops
+            same_dtype = name != "step"  # its count continues where torch's float32 stops
             torch.testing.assert_close(
                 states[number][name], value, rtol=2e-6, atol=1e-6, check_dtype=same_dtype
             )
@@ -80,13 +80,13 @@ def test_in_32_bits_it_is_the_textbook_rule(family: Family, options: Options) ->
     options = {**options, "lr": 0.05}
     start, _, _ = run(family.full, options, steps=0)
     ours, optimizer, grads = run(family.full, options)
-    for before, p, seen in zip(start, ours, grads, strict=True):
-        expected = family.expected(before, seen, complete(family, options))
-        kept = {"p": p.detach(), **optimizer.state[p]}
-        kept |= {name: kept[name].expand_as(p) for name in optimizer._numbers}
-        del kept["step"]
-        assert expected.keys() == kept.keys()
-        for name, value in kept.items():
+    for before, p, history in zip(start, ours, grads, strict=True):
+        expected = family.expected(before, history, complete(family, options))
+        tensors = {"p": p.detach(), **optimizer.state[p]}
+        tensors |= {name: tensors[name].expand_as(p) for name in optimizer._numbers}
+        del tensors["step"]
+        assert expected.keys() == tensors.keys()
+        for name, value in tensors.items():
             actual = value.reshape(-1).double()
             exact = torch.tensor(expected[name], dtype=torch.float64)
             torch.testing.assert_close(actual, exact, rtol=5e-6, atol=1e-6)
@@ -125,20 +125,20 @@ def test_the_rule_is_element_wise_and_leaves_the_gradient(family: Family, option
         assert torch.equal(g, before)
         return [p, *named.values()]
 
-    whole = update(lambda x: x)
+    full = update(lambda x: x)
     shuffled = update(lambda x: x.reshape(-1)[order])
     strided = update(lambda x: x.t())
-    assert not torch.equal(whole[0], param)
+    assert not torch.equal(full[0], param)
     # In another order norms are rounded otherwise, and their ratio with them.
     rtol = 1e-6 if family.full.takes_norms else 0
-    for x, y, z in zip(whole, shuffled, strided, strict=True):
+    for x, y, z in zip(full, shuffled, strided, strict=True):
         torch.testing.assert_close(x.reshape(-1)[order], y, rtol=rtol, atol=rtol)
         torch.testing.assert_close(x, z.t(), rtol=rtol, atol=rtol)
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f.reference is not None], ids=label)
 def test_an_empty_weight_decay_is_left_out(family: Family) -> None:
-    """Where torch's formula has a branch, odd values show whether ours has it too."""
+    """Odd values show that our formula has the same branches as torch's."""
     odd = torch.tensor([0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan"), 1e-42])
     results = []
     for cls in (family.full, family.reference):
@@ -158,7 +158,7 @@ def test_an_empty_weight_decay_is_left_out(family: Family) -> None:
 
 @EVERY_OPTION
 def test_a_step_decodes_updates_and_encodes(family: Family, options: Options) -> None:
-    """The rule sees decoded states; the parameter sees new states before they are encoded."""
+    """The rule gets decoded states; the parameter uses new states before their encoding."""
     quantizers = {
         name: "B64/DE@5s+sr" if name in family.full.signed_states else "B64/DE-0@6u+sr"
         for name in family.full.state_names
@@ -196,7 +196,7 @@ def test_a_step_decodes_updates_and_encodes(family: Family, options: Options) ->
 
 @EVERY
 def test_a_constant_below_float32_counts_as_zero(family: Family) -> None:
-    """The rule compares float32 scalars with 0, as an engine that is given float32 does."""
+    """The rule compares float32 scalars with 0, like an engine with float32 scalars."""
     runs = []
     for decay in (0.0, 1e-60):
         p = nn.Parameter(torch.tensor([float("inf"), 1.0]))

@@ -9,7 +9,7 @@ from torch import nn
 
 from qmaps.optim import SGD, SGD4bit, SGD8bit
 from tests.optim.families import same_bits
-from tests.optim.one_step import assert_bits, given, step
+from tests.optim.one_step import assert_bits, random_arrays, step
 
 STATES = {"momentum_buffer": "b"}
 
@@ -18,7 +18,7 @@ STATES = {"momentum_buffer": "b"}
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_the_documented_operations(decay: float, maximize: bool) -> None:
     f = np.float32
-    x = given("b")
+    x = random_arrays("b")
     options = {"lr": 0.3, "weight_decay": decay, "maximize": maximize}
     p, g, b = x["p"], -x["g"] if maximize else x["g"], x["b"]
     if decay:

@@ -1,4 +1,4 @@
-"""Cost of a map that holds +1 and no -1."""
+"""Cost of a map with +1 and without -1."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from qmaps.optim import SM3
 from tests.optim.families import run
-from tests.optim.one_step import Array, assert_bits, given, step
+from tests.optim.one_step import Array, assert_bits, random_arrays, step
 
 f = np.float32
 
@@ -17,7 +17,7 @@ f = np.float32
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 @pytest.mark.parametrize("maximize", [False, True])
 def test_the_documented_operations(maximize: bool, momentum: float) -> None:
-    x = given("b", "V")
+    x = random_arrays("b", "V")
     v = x.pop("v")
     x = {name: value.reshape(20, 10, 20) for name, value in x.items()}
     x |= {"r": v[:20], "s": v[20:30], "t": v[30:50]}
@@ -27,8 +27,8 @@ def test_the_documented_operations(maximize: bool, momentum: float) -> None:
     actual = step(SM3, x, 4, names, **options)
     p, g, b = x["p"], -x["g"] if maximize else x["g"], x["b"]
     g = g + p * f(0.3)
-    least = np.minimum(np.minimum(x["r"][:, None, None], x["s"][:, None]), x["t"])
-    v = least + g * g
+    bound = np.minimum(np.minimum(x["r"][:, None, None], x["s"][:, None]), x["t"])
+    v = bound + g * g
     u = g / np.sqrt(v)
     buffers = {}
     if momentum:
@@ -62,9 +62,9 @@ def test_100_steps_are_those_of_the_paper(momentum: float) -> None:
     options = {"lr": 0.05, "momentum": momentum}
     start, _, _ = run(SM3, options, 0, shapes)
     params, _, grads = run(SM3, options, 100, shapes)
-    for before, p, seen in zip(start, params, grads, strict=True):
+    for before, p, history in zip(start, params, grads, strict=True):
         exact = reference(
-            before.detach().double().numpy(), [g.double().numpy() for g in seen], momentum
+            before.detach().double().numpy(), [g.double().numpy() for g in history], momentum
         )
         np.testing.assert_allclose(p.detach().numpy(), exact, rtol=5e-6, atol=5e-6)
 
@@ -82,7 +82,7 @@ def test_zero_nan_and_infinite_gradients() -> None:
     optimizer = SM3([p], lr=0.5, momentum=0)
     p.grad = torch.tensor([[0.0, 0.0], [0.0, 2.0], [0.0, -1e-30]])
     optimizer.step()
-    assert p.tolist() == [[1, 1], [1, 0.5], [1, 1]]  # a square that underflows is no direction
+    assert p.tolist() == [[1, 1], [1, 0.5], [1, 1]]  # the square of -1e-30 underflows
     p.grad[0, 0], p.grad[1, 1] = float("nan"), float("inf")
     optimizer.step()
     assert p.isnan().tolist() == [[True, False], [False, False], [False, False]]
@@ -90,7 +90,7 @@ def test_zero_nan_and_infinite_gradients() -> None:
     assert optimizer.state[p]["accumulator_0"].isnan().tolist() == [True, False, False]
 
 
-def test_what_is_kept() -> None:
+def test_memory_of_states() -> None:
     p = nn.Parameter(torch.ones(100, 50, 2))
     p.grad = torch.ones_like(p)
     for options, expected in (

@@ -82,11 +82,11 @@ def test_quantized_states_are_decoded_updated_and_encoded(spec: str) -> None:
         states = optimizer.state[param]
         torch.testing.assert_close(states["exp_avg_sq"], v, rtol=1e-4, atol=1e-4)
         for name, exact in zip(names, (m, *grams, *bases), strict=True):
-            kept = states[name]
-            assert kept.quantizer.spec == spec
+            stored = states[name]
+            assert stored.quantizer.spec == spec
             # What is near a threshold may be rounded to the other side.
             near = q.quantize(exact).dequantize()
-            assert (kept.dequantize() != near).float().mean() < 0.01
+            assert (stored.dequantize() != near).float().mean() < 0.01
         m = states["exp_avg"].dequantize()
         grams = [states[f"gram_{dim}"].dequantize() for dim in range(2)]
         bases = [states[f"basis_{dim}"].dequantize() for dim in range(2)]
@@ -106,7 +106,9 @@ def test_power_iterations_find_the_eigenvectors() -> None:
     torch.testing.assert_close((basis.t() @ vectors).abs(), torch.eye(12), rtol=0, atol=1e-2)
 
 
-def test_what_does_not_converge_is_tried_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decomposition_that_does_not_converge_is_tried_in_float64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     eigh = torch.linalg.eigh
 
     def fails(x: Tensor) -> object:
@@ -146,8 +148,8 @@ def test_a_saved_run_goes_on_bit_for_bit(cls: type[SOAP]) -> None:
             optimizer.step()
 
     start = torch.randn(80, 96)
-    whole = nn.Parameter(start.clone())
-    steps(cls([whole], precondition_frequency=2), whole, 0, 6)
+    uninterrupted = nn.Parameter(start.clone())
+    steps(cls([uninterrupted], precondition_frequency=2), uninterrupted, 0, 6)
     param = nn.Parameter(start.clone())
     optimizer = cls([param], precondition_frequency=2)
     steps(optimizer, param, 0, 3)
@@ -155,7 +157,7 @@ def test_a_saved_run_goes_on_bit_for_bit(cls: type[SOAP]) -> None:
     resumed = cls([again], precondition_frequency=2)
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     steps(resumed, again, 3, 6)
-    assert torch.equal(again, whole)
+    assert torch.equal(again, uninterrupted)
 
 
 def test_the_second_moment_has_no_zero() -> None:
@@ -175,7 +177,7 @@ def test_the_second_moment_has_no_zero() -> None:
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("step", [0, 1, 2])
-def test_what_is_not_finite_does_as_it_is_told(bad: float, step: int) -> None:
+def test_infinite_gradients_follow_the_policy(bad: float, step: int) -> None:
     for policy in ("propagate", "skip"):
         param = nn.Parameter(torch.randn(6, 4))
         optimizer = SOAP([param], precondition_frequency=2, nonfinite=policy)

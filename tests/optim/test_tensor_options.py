@@ -1,4 +1,4 @@
-"""Options that are tensors: read as the numbers that they hold, and left as they are."""
+"""Tensors as options are read as numbers, and stay in the groups."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def numbers(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple):
-        for each in value:
-            yield from numbers(each)
+        for item in value:
+            yield from numbers(item)
 
 
 def tensors(value: Any, dtype: torch.dtype) -> Any:
     """Every float as a tensor."""
     if isinstance(value, tuple):
-        return tuple(tensors(each, dtype) for each in value)
+        return tuple(tensors(item, dtype) for item in value)
     return torch.tensor(value, dtype=dtype) if isinstance(value, float) else value
 
 
@@ -97,22 +97,24 @@ def test_tensors_count_as_their_numbers_and_stay(
     small = {} if make in (LPMMSGD, LPMMAdam) else {"min_quantized_size": 256}
     with use_backend(backend):
         complete = make(nn.Linear(2, 2).parameters(), **chosen).defaults
-        given = {k: tensors(v, dtype) for k, v in complete.items() if k not in SHARED}
-        actual = list(numbers(tuple(given.values())))
-        assert len(actual) >= 2  # lr, and what the test is about
-        before = [each.clone() for each in actual]
-        net, optimizer = trained(make, {**given, **small})
-        same, other = trained(make, {**{k: floats(v) for k, v in given.items()}, **small})
+        options = {k: tensors(v, dtype) for k, v in complete.items() if k not in SHARED}
+        actual = list(numbers(tuple(options.values())))
+        assert len(actual) >= 2  # lr, and the options under test
+        before = [tensor.clone() for tensor in actual]
+        net, optimizer = trained(make, {**options, **small})
+        same, expected_optimizer = trained(
+            make, {**{k: floats(v) for k, v in options.items()}, **small}
+        )
     assert all(map(torch.equal, actual, before))
     group = optimizer.param_groups[0]
-    kept = list(numbers(tuple(group[key] for key in given)))
-    assert len(kept) == len(actual)
-    assert all(one is two for one, two in zip(kept, actual, strict=True))
-    for one, two in zip(net.state_dict().values(), same.state_dict().values(), strict=True):
-        assert torch.equal(one, two)
-    for one, two in zip(optimizer.state.values(), other.state.values(), strict=True):
-        for key in one:
-            assert all(map(torch.equal, parts(one[key]), parts(two[key]))), key
+    stored = list(numbers(tuple(group[key] for key in options)))
+    assert len(stored) == len(actual)
+    assert all(a is b for a, b in zip(stored, actual, strict=True))
+    for a, b in zip(net.state_dict().values(), same.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(optimizer.state.values(), expected_optimizer.state.values(), strict=True):
+        for key in a:
+            assert all(map(torch.equal, parts(a[key]), parts(b[key]))), key
 
 
 @pytest.mark.parametrize("make", [AdamW, torch.optim.AdamW])

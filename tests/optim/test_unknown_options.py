@@ -1,4 +1,4 @@
-"""Keys of parameter groups: those of other code are kept, mistaken options are refused."""
+"""Keys of parameter groups: other code's keys stay, misspelled options are refused."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ OF_OTHERS = {  # torch's schedulers and SWA, timm, Lightning, transformers, GaLo
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_keys_of_other_code_are_kept(cls: Any) -> None:
-    own = cls([nn.Parameter(torch.zeros(3, 3))]).defaults
-    keys: dict[Any, Any] = {key: value for key, value in OF_OTHERS.items() if key not in own}
+    defaults = cls([nn.Parameter(torch.zeros(3, 3))]).defaults
+    keys: dict[Any, Any] = {key: value for key, value in OF_OTHERS.items() if key not in defaults}
     optimizer = cls([{"params": [nn.Parameter(torch.zeros(3, 3))], **keys}])
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3, 3))], **keys})
     for group in optimizer.param_groups:

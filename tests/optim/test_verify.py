@@ -1,4 +1,4 @@
-"""`qmaps.optim.verify`: engines against the reference, in few words."""
+"""`qmaps.optim.verify`: engines against the reference."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def test_without_a_gpu_or_triton_the_native_engine_is_checked(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(module, "QUANTIZERS", ("B256/DE@8s",))
     monkeypatch.setattr(module, "RULES", module.RULES[:2])
-    found = verify(seconds=100)
-    assert found.equal
-    assert {check.engine for check in found.checks} == {"native"}
-    assert found.remark.startswith("No GPU was found, and no interpreter (triton is not installed")
-    assert found.speeds == []
-    assert "| native | AdamW, 8bit, float32 | 19439 | equal |" in str(found)
+    report = verify(seconds=100)
+    assert report.equal
+    assert {check.engine for check in report.checks} == {"native"}
+    assert report.remark.startswith("No GPU was found, and no interpreter (triton is not installed")
+    assert report.speeds == []
+    assert "| native | AdamW, 8bit, float32 | 19439 | equal |" in str(report)
 
 
 def test_a_difference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = module._trained
 
     def wrong(engine: str, *args: object) -> object:
-        found, optimizer = trained(engine, *args)  # type: ignore[arg-type]
+        results, optimizer = trained(engine, *args)  # type: ignore[arg-type]
         if engine == "native":
-            found["parameter 1"].view(torch.int32)[5] ^= 1
-        return found, optimizer
+            results["parameter 1"].view(torch.int32)[5] ^= 1
+        return results, optimizer
 
     monkeypatch.setattr(module, "_trained", wrong)
     device = torch.device("cpu")

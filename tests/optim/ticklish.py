@@ -1,4 +1,4 @@
-"""Numbers whose sums depend on their order, in float32 as in float64."""
+"""Numbers with sums that depend on their order, in float32 and in float64."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ TINY = 5
 
 
 def ticklish(shape: tuple[int, ...], seed: int) -> Tensor:
-    """Float32 numbers of 0 and above whose rows and columns are hard to add.
+    """Nonnegative float32 numbers with sums of rows and columns that depend on their order.
 
     Each line along the longer of the last two dimensions has the same share of ones, as many
-    2^-24, which bring its sum to the middle between two float32, and five times as many 2^-54:
-    one or two of these are lost beside a 1, three that meet before they come to one are not, and
-    then the sum rounds up. Each number is the square of a float32. Means over powers of two keep
-    all this; lines of other lengths are as easy as any.
+    2^-24, to bring its sum to the middle between two float32, and five times as many 2^-54: one or
+    two of these are lost beside a 1; three together, before a 1, are not, and the sum rounds up.
+    Each number is the square of a float32. Means over powers of two keep all this; lines of other
+    lengths are as easy as any.
     """
     generator = torch.Generator().manual_seed(seed)
     rows, columns = (1, 1, *shape)[-2:]
@@ -33,6 +33,6 @@ def ticklish(shape: tuple[int, ...], seed: int) -> Tensor:
 
 @functools.lru_cache(maxsize=256)
 def ticklish_gradient(shape: tuple[int, ...], seed: int) -> Tensor:
-    """Gradients whose squares are `ticklish`; not to be written to."""
+    """Gradients with `ticklish` squares; do not write to them."""
     signs = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1
     return ticklish(shape, seed).sqrt() * signs

@@ -13,7 +13,7 @@ from reproduction import run
 
 
 def adam_states(seed: int, layers: int = 1) -> CapturedStates:
-    """Moments as of small layers, with outlier rows and a few tiny second moments."""
+    """Moments like those of small layers, with outlier rows and a few tiny second moments."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     shapes = {"up": (96, 64), "down": (64, 96)}
@@ -27,13 +27,13 @@ def adam_states(seed: int, layers: int = 1) -> CapturedStates:
 
 
 def without_layout(figure: Figure) -> None:
-    """Layouts take most of the time; how pictures look is for the tests of figures."""
+    """Skip layouts; they take most of the time, and tests of figures cover them."""
     figure.set_layout_engine("none")
 
 
 @pytest.fixture(scope="session")
 def pages(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
-    """The pages of somebody's own states."""
+    """The pages of a user's states."""
 
     def make(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Frames with exactly the columns that each figure of the papers asks for."""
+"""Frames with the columns of each figure of the papers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bin_changes() -> pd.DataFrame:
 
 
 def bit_fields() -> pd.DataFrame:
-    """Two types, one with a field that moves."""
+    """Two types; one has a moving field."""
     layouts = {
         ("moving", 0.5): ["sign", "flag", "tree", "tree"],
         ("moving", 0.01): ["sign", "zeros", "flag", "tree"],
@@ -96,7 +96,7 @@ def error_per_decade() -> pd.DataFrame:
 
 
 def sensitivity() -> pd.DataFrame:
-    """Two runs over two hyperparameters, one of which spans decades, with two seeds."""
+    """Two runs over two hyperparameters, one over decades, with two seeds."""
     values = {"lr": (1e-3, 2e-3, 4e-3), "eps": (1e-8, 1e-7, 1e-6)}
     rows = [
         {
@@ -174,6 +174,6 @@ SUBJECTS = {
         2,
     ),
 }
-"""What the tests that hold for every figure need to know of each."""
+"""Subjects of the checks for every figure."""
 
-FRAMES = {name: each.frame for name, each in SUBJECTS.items()}
+FRAMES = {name: subject.frame for name, subject in SUBJECTS.items()}

@@ -1,4 +1,4 @@
-"""The claims of the 8-bit Adafactor's page: each can fail."""
+"""Claims of the page on the 8-bit Adafactor: each can fail."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_training_can_fail() -> None:
     assert holds(exhibit, training(float("nan"), 4.0, 2.001)) == [False, True, True]
 
 
-def test_what_diverges_does_not_hide_the_others() -> None:
+def test_a_diverging_curve_does_not_hide_the_others() -> None:
     labels = [run.label for run in log_space_quantization.METHODS.values()]
     curves = pd.DataFrame({"run": [BASE.label, *labels]})
     shown = log_space_quantization.shown(curves)["run"].tolist()
@@ -128,24 +128,24 @@ def test_the_runs_of_adafactor_have_smaller_states() -> None:
 
 @pytest.fixture
 def footprint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pd.DataFrame:
-    few = {name: architectures()[name] for name in ("OPT-1.3B", "LLaMA-7B")}
-    monkeypatch.setattr(memory_footprint, "architectures", lambda: few)
+    models = {name: architectures()[name] for name in ("OPT-1.3B", "LLaMA-7B")}
+    monkeypatch.setattr(memory_footprint, "architectures", lambda: models)
     return memory_footprint.build(Context(tmp_path))["states"]
 
 
 def test_memory_is_that_of_the_shapes(footprint: pd.DataFrame) -> None:
-    found = footprint.set_index(["model", "optimizer"])["state_bytes"]
+    nbytes = footprint.set_index(["model", "optimizer"])["state_bytes"]
     for name in ("OPT-1.3B", "LLaMA-7B"):
         model = architectures()[name]
         shapes = [shape for _, shape in model.shapes()]
-        assert found[name, "AdamW, 32 bits"] == 8 * model.parameters
-        assert found[name, "AdamW8bit"] == model.states(quantizers("8bit"))
-        assert found[name, "Adafactor, 32 bits"] == sum(state_bytes(s, FACTORED) for s in shapes)
+        assert nbytes[name, "AdamW, 32 bits"] == 8 * model.parameters
+        assert nbytes[name, "AdamW8bit"] == model.states(quantizers("8bit"))
+        assert nbytes[name, "Adafactor, 32 bits"] == sum(state_bytes(s, FACTORED) for s in shapes)
         ours = 0
         for shape in shapes:
             parts = [shape] if len(shape) == 1 else [shape[:1], shape[1:]]
             ours += sum(state_bytes(part, LOG) for part in parts)
-        assert found[name, "Adafactor8bit"] == ours
+        assert nbytes[name, "Adafactor8bit"] == ours
 
 
 def test_memory_can_fail(footprint: pd.DataFrame) -> None:
@@ -154,8 +154,8 @@ def test_memory_can_fail(footprint: pd.DataFrame) -> None:
 
     def with_bytes(optimizer: str, value: float) -> list[bool]:
         frame = footprint.copy()
-        one = (frame["model"] == "LLaMA-7B") & (frame["optimizer"] == optimizer)
-        frame.loc[one, "bytes_per_parameter"] = value
+        row = (frame["model"] == "LLaMA-7B") & (frame["optimizer"] == optimizer)
+        frame.loc[row, "bytes_per_parameter"] = value
         return holds(exhibit, {"states": frame})
 
     assert with_bytes("Adafactor8bit", 3.0) == [False, False, True, True]
@@ -175,13 +175,13 @@ def test_speed_is_read_and_can_fail(tmp_path: Path) -> None:
         "commit `65a89a2e` makes it"
     )
     times = {"Adafactor8bit": 1.0, "AdamW8bit": 0.7, "bitsandbytes AdamW8bit": 7.0}
-    ratios = {name: {"ratio": each, "q1": each, "q3": each} for name, each in times.items()}
+    ratios = {name: {"ratio": ratio, "q1": ratio, "q3": ratio} for name, ratio in times.items()}
     (tmp_path / "adafactor.json").write_text(json.dumps({"ratios": ratios}))
     frames = training_speed.build(context)
     assert holds(training_speed.EXHIBIT, frames) == [True, False]  # torchao was left out
     finding = explain(training_speed.find(frames), training_speed.EXHIBIT.timed)
     assert finding.statements[1].detail == "7 times as fast."
-    assert {each.value for each in finding.verdicts} == {"not comparable"}
+    assert {ratio.value for ratio in finding.verdicts} == {"not comparable"}
 
 
 def test_the_committed_times_have_the_peers() -> None:
@@ -195,14 +195,14 @@ def test_the_committed_times_have_the_peers() -> None:
 
 
 def contest(*apart: float, controls: float = 0.0) -> Frames:
-    """Final losses with APOLLO that are so far from the factored ones, seed by seed.
+    """Final losses of APOLLO with these differences from the factored ones, one for each seed.
 
-    Those of the last control are `controls` away, give or take a little.
+    Losses of the last control differ by about `controls`.
     """
-    *others, last = apollo.CONTROLS
+    *controls_alike, last = apollo.CONTROLS
     rows = [
         {"judge": "w", "quantizer": name, "lr": 0.1, "steps": 200, "seed": seed, "state_mib": 1.0,
-         "loss": 2.0 + 0.1 * seed + off * (name in (apollo.APOLLO, *others))
+         "loss": 2.0 + 0.1 * seed + off * (name in (apollo.APOLLO, *controls_alike))
          + (controls + 0.001 * seed) * (name == last)}
         for seed, off in enumerate(apart)
         for name in (apollo.FACTORED, apollo.APOLLO, *apollo.CONTROLS)

@@ -1,4 +1,4 @@
-"""Appendix B: what makes an embedding's gradients large."""
+"""Appendix B: causes of large gradients in embeddings."""
 
 from __future__ import annotations
 

@@ -25,16 +25,16 @@ def test_every_pattern_is_a_code_and_every_code_has_a_pattern(spec: str) -> None
     map_ = map_of(spec)
     magnitudes = sorted({abs(value) for value in map_.codebook().tolist()})
     assert sorted(fields_of(map_)) == magnitudes
-    seen = set()
+    distinct = set()
     for fields, magnitude in patterns(map_):
-        seen.add(tuple(bit for _, bits in fields for bit in bits))
-        assert min(abs(magnitude - known) for known in magnitudes) <= 1e-6 * magnitude
-    assert len(seen) == 2 ** (map_.bits - 1)
-    assert {len(bits) for bits in seen} == {map_.bits - 1}
+        distinct.add(tuple(bit for _, bits in fields for bit in bits))
+        assert min(abs(magnitude - m) for m in magnitudes) <= 1e-6 * magnitude
+    assert len(distinct) == 2 ** (map_.bits - 1)
+    assert {len(bits) for bits in distinct} == {map_.bits - 1}
 
 
 def shown(spec: str, value: float) -> tuple[str, float]:
-    """Bits with a bar between fields, and what they stand for."""
+    """Bits with a bar between fields, and their value."""
     frame = analyses.bit_fields([map_of(spec)], [value])
     assert frame["bit"].tolist() == list(range(len(frame)))
     fields = frame.groupby("field", sort=False)["set"]
@@ -58,15 +58,15 @@ def shown(spec: str, value: float) -> tuple[str, float]:
     ],
 )
 def test_bits_of_numbers(spec: str, value: float, bits: str, decoded: float) -> None:
-    found, number = shown(spec, value)
-    assert found == bits
+    actual, number = shown(spec, value)
+    assert actual == bits
     assert number == pytest.approx(decoded, rel=1e-6)
 
 
-def test_what_has_no_such_bits_is_refused() -> None:
-    known = "allowed are tree, static-tree, mantissa and linear0"
+def test_maps_without_bit_fields_are_refused() -> None:
+    allowed = "allowed are tree, static-tree, mantissa and linear0"
     for spec, message in (
-        ("DE@8s", f"maps holds DE@8s; {known}"),
+        ("DE@8s", f"maps holds DE@8s; {allowed}"),
         ("tree@8u", "maps holds tree@8u, which is unsigned; every map must be signed"),
     ):
         with pytest.raises(BadValueError) as caught:

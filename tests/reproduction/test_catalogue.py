@@ -1,4 +1,4 @@
-"""An exhibit is its file, and what the papers print is stored once."""
+"""An exhibit is its file, and each number of a paper is stored once."""
 
 from __future__ import annotations
 
@@ -70,9 +70,11 @@ print(json.dumps([reproduction.__file__, exhibits]))
 
 
 def test_the_order_of_the_pages() -> None:
-    found = {name: [each.name for each in paper.exhibits] for name, paper in PAPERS.items()}
-    assert found == {name: names.split() for name, names in ORDER.items()}
-    assert list(found) == list(ORDER)
+    names_of_exhibits = {
+        name: [exhibit.name for exhibit in paper.exhibits] for name, paper in PAPERS.items()
+    }
+    assert names_of_exhibits == {name: names.split() for name, names in ORDER.items()}
+    assert list(names_of_exhibits) == list(ORDER)
 
 
 def test_a_new_file_is_an_exhibit_of_the_catalogue_and_of_the_page(tmp_path: Path) -> None:
@@ -92,8 +94,8 @@ def test_a_new_file_is_an_exhibit_of_the_catalogue_and_of_the_page(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     file, exhibits = json.loads(done.stdout)
     assert Path(file).is_relative_to(copy)
-    *others, last = ORDER["8-bit-parallelism-2015"].split()
-    assert exhibits == [*others, "table-8", last]
+    *before, last = ORDER["8-bit-parallelism-2015"].split()
+    assert exhibits == [*before, "table-8", last]
     folder = tmp_path / "8-bit-parallelism-2015"
     assert "## Table 8: One and one\n\n**reproduced** (1 reproduced)" in (
         (folder / "README.md").read_text()
@@ -103,12 +105,12 @@ def test_a_new_file_is_an_exhibit_of_the_catalogue_and_of_the_page(tmp_path: Pat
 
 
 def distinctive(numbers: Iterable[str]) -> set[float]:
-    """Those of three significant digits, or of two and a point."""
-    return {float(each) for each in numbers if len(each.strip("0").lstrip(".0")) > 2}
+    """Numbers of three significant digits, or of two and a point."""
+    return {float(number) for number in numbers if len(number.strip("0").lstrip(".0")) > 2}
 
 
 def columns() -> Iterator[tuple[Path, str, set[float]]]:
-    """Columns of the papers' tables that are too long to come together by chance."""
+    """Columns of the papers' tables, long enough to rule out chance."""
     for path in sorted(NUMBERS.rglob("*.csv")):
         frame = pd.read_csv(path, comment="#", skipinitialspace=True, dtype={"paper": str})
         if "quantity" in frame:
@@ -124,7 +126,7 @@ def literals(path: Path) -> set[float]:
 
 
 def copies(root: Path) -> list[str]:
-    """Columns that another source holds too, but for a number here and there."""
+    """Columns repeated in another source, up to a few numbers."""
     files = [
         (path, literals(path))
         for package in ("qmaps", "reproduction", "benchmarks")
@@ -134,8 +136,8 @@ def copies(root: Path) -> list[str]:
     return [
         f"{path.relative_to(root)} holds {table.parent.name}, {table.stem}, {quantity}"
         for table, quantity, values in columns()
-        for path, found in files
-        if len(values & found) >= 0.75 * len(values)
+        for path, numbers in files
+        if len(values & numbers) >= 0.75 * len(values)
     ]
 
 

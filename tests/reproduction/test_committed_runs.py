@@ -1,4 +1,4 @@
-"""Runs of the committed tables under the names of what was trained."""
+"""Runs of the committed tables have the names of their trainings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAPER_4BIT = "B128/DE@4s + rank1/linear@4u"
 
 
 def under_two_names(runs: pd.DataFrame) -> pd.DataFrame:
-    """Runs whose loss is that of a run of something else, to the last digit."""
+    """Runs with the loss of another training, to the last digit."""
     ended = runs.dropna(subset="loss").drop_duplicates([*TRAINED, "loss"])
     return ended[ended["loss"].duplicated(keep=False)]
 
@@ -36,11 +36,11 @@ def test_no_run_is_committed_under_two_names(file: Path) -> None:
 def test_a_run_in_two_tables_has_one_loss() -> None:
     keys = ["judge", "lr", "seed", "steps"]
     moments = pd.read_csv(REPORTS / "losses" / "four-bit-moments.csv")
-    own = moments[(moments["optimizer"] == "AdamW") & (moments["quantizer"] == PAPER_4BIT)]
+    of_pair = moments[(moments["optimizer"] == "AdamW") & (moments["quantizer"] == PAPER_4BIT)]
     judges = pd.read_csv(REPORTS / "judges.csv")
-    both = own.merge(judges[judges["quantizer"] == PAPER_4BIT], on=keys)
-    assert len(both) == 8
-    assert both["loss_x"].tolist() == both["loss_y"].tolist()
+    merged = of_pair.merge(judges[judges["quantizer"] == PAPER_4BIT], on=keys)
+    assert len(merged) == 8
+    assert merged["loss_x"].tolist() == merged["loss_y"].tolist()
 
 
 def test_a_run_counts_once_whichever_factor_gives_its_eps() -> None:

@@ -1,4 +1,4 @@
-"""The tables of inputs that are not the papers'."""
+"""Tables of inputs other than the papers'."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ABOUT = {
 
 def labels(where: str) -> set[str]:
     """``Table 1``, ``Table 2`` and ``Table 3`` for ``Tables 1 to 3``."""
-    found = set()
+    names = set()
     for kind, numbers in re.findall(r"(Table|Figure)s? ([\d to,and]*\d)", where):
         for first, last in re.findall(r"(\d+)(?: to (\d+))?", numbers):
-            found |= {f"{kind} {number}" for number in range(int(first), int(last or first) + 1)}
-    return found | set(re.findall(r"Section [\d.]+|Appendix [A-Z]", where))
+            names |= {f"{kind} {number}" for number in range(int(first), int(last or first) + 1)}
+    return names | set(re.findall(r"Section [\d.]+|Appendix [A-Z]", where))
 
 
 def test_labels_of_ranges() -> None:
@@ -38,9 +38,9 @@ def test_labels_of_ranges() -> None:
 @pytest.mark.parametrize("name", PAPERS)
 def test_they_are_of_exhibits_that_are_made(name: str) -> None:
     covered = {label for exhibit in PAPERS[name].exhibits for label in exhibit.covers}
-    found = deviations(name)
-    assert len(found)
-    for where in found["where"]:
+    table = deviations(name)
+    assert len(table)
+    for where in table["where"]:
         assert labels(where) <= covered or where in covered, where
         assert labels(where) or where in covered, where
     assert set(pd.read_csv(DEVIATIONS)["name"]) == set(PAPERS)

@@ -1,4 +1,4 @@
-"""What a difference is laid to, and that nothing in our own pages is left without a reason."""
+"""Explanations of differences; our own pages leave none without a reason."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ def finding(*differences: Difference) -> Finding:
     return Finding(beside(paper, ours), statements, differences=differences)
 
 
-def verdicts(found: Finding) -> list[str]:
-    return [each.value for each in found.verdicts]
+def verdicts(finding: Finding) -> list[str]:
+    return [verdict.value for verdict in finding.verdicts]
 
 
-def test_a_difference_is_laid_to_what_a_control_shows_and_contradicts_without_one() -> None:
+def test_a_control_explains_a_difference_and_without_one_it_contradicts() -> None:
     assert verdicts(finding()) == [
         "differs", "differs", "reproduced", "differs", "reproduced", "reproduced in part",
     ]  # fmt: skip
-    found = explain(finding(CONTROL, NONE))
-    assert verdicts(found) == [
+    explained = explain(finding(CONTROL, NONE))
+    assert verdicts(explained) == [
         "another model, data or machine", "contradicts", "reproduced",
         "another model, data or machine", "reproduced", "reproduced in part",
     ]  # fmt: skip
-    assert lines(found.differences) == [
+    assert lines(explained.differences) == [
         "- *another model, data or machine*: A control.",
         "- *contradicts*: None.",
     ]
-    assert found.verdict is Verdict.CONTRADICTS
+    assert explained.verdict is Verdict.CONTRADICTS
 
 
-def test_the_first_that_fits_decides_and_what_explains_nothing_is_not_shown() -> None:
-    found = explain(finding(NONE, CONTROL))
-    assert found.differences == [NONE]
-    assert "another model, data or machine" not in verdicts(found)
-    some = explain(finding(CONTROL))
-    assert verdicts(some)[:2] == ["another model, data or machine", "differs"]
+def test_the_first_fitting_explanation_decides_and_others_are_not_shown() -> None:
+    explained = explain(finding(NONE, CONTROL))
+    assert explained.differences == [NONE]
+    assert "another model, data or machine" not in verdicts(explained)
+    by_control = explain(finding(CONTROL))
+    assert verdicts(by_control)[:2] == ["another model, data or machine", "differs"]
 
 
 def test_the_weakest_is_a_contradiction() -> None:
@@ -86,6 +86,6 @@ def test_our_pages_leave_no_difference_without_a_reason(table: str) -> None:
     head = next(line for line in text.splitlines() if line.startswith("| ours |"))
     if "differs" not in head:  # a column is there where any row has such a verdict
         return
-    place = [each.strip() for each in head.split("|")].index("differs")
+    place = [cell.strip() for cell in head.split("|")].index("differs")
     row = next(line for line in text.splitlines() if line.startswith(f"| {table} |"))
     assert row.split("|")[place].strip() == "0"

@@ -47,30 +47,32 @@ def test_seeds_that_cannot_order_two_maps_explain_a_wrong_order(
     assert f"by {quantile[0]:g} to {quantile[1]:g} % over our seeds" in of_quantile.why
 
 
-@pytest.mark.parametrize(("absolute", "held"), [([1, 2, 3, 4], 2), ([4, 3, 2, 1], 0)])
-def test_an_order_that_no_state_has_contradicts(absolute: list[float], held: int) -> None:
+@pytest.mark.parametrize(("absolute", "count"), [([1, 2, 3, 4], 2), ([4, 3, 2, 1], 0)])
+def test_an_order_that_no_state_has_contradicts(absolute: list[float], count: int) -> None:
     finding = table_6.find({"errors": errors([5.0, 9.0], absolute)})
     difference = finding.differences[1]
-    assert f"over elements for {held} of 2 states ({held} without the linear map)" in difference.why
-    assert difference.elsewhere is (held > 0)
+    assert (
+        f"over elements for {count} of 2 states ({count} without the linear map)" in difference.why
+    )
+    assert difference.elsewhere is (count > 0)
 
 
 def test_errors_over_codes_and_over_elements(monkeypatch: pytest.MonkeyPatch) -> None:
     # Two codes in use: 1, hit exactly by one element, and 1/127, by three of 1.5 times that.
     m = torch.tensor([1.0, *[1.4 / 127] * 3, 0.0])
     monkeypatch.setattr(table_6, "adam_pairs", lambda *_: [("w", m, torch.ones(5), 1)])
-    found = table_6.read(CapturedStates.__new__(CapturedStates)).set_index("map").loc[WITH_ZERO]
+    row = table_6.read(CapturedStates.__new__(CapturedStates)).set_index("map").loc[WITH_ZERO]
     off = 0.4 / 127
-    assert found[ELEMENTS] == pytest.approx(100 * 3 / 4 * 0.4 / 1.4, rel=1e-5)
-    assert found[RELATIVE] == pytest.approx(100 / 2 * 0.4 / 1.4, rel=1e-5)
-    assert found[ABSOLUTE] == pytest.approx(1e10 * 3 / 4 * off, rel=1e-4)
-    assert found[CODES] == pytest.approx(1e10 / 2 * off, rel=1e-4)
-    assert found[TYPICAL] == pytest.approx((1 + 3 * 1.4 / 127) / 4, rel=1e-5)
+    assert row[ELEMENTS] == pytest.approx(100 * 3 / 4 * 0.4 / 1.4, rel=1e-5)
+    assert row[RELATIVE] == pytest.approx(100 / 2 * 0.4 / 1.4, rel=1e-5)
+    assert row[ABSOLUTE] == pytest.approx(1e10 * 3 / 4 * off, rel=1e-4)
+    assert row[CODES] == pytest.approx(1e10 / 2 * off, rel=1e-4)
+    assert row[TYPICAL] == pytest.approx((1 + 3 * 1.4 / 127) / 4, rel=1e-5)
 
 
 def test_only_a_map_without_zero_errs_by_more_than_all(monkeypatch: pytest.MonkeyPatch) -> None:
     m = torch.cat([torch.ones(1), torch.full((99,), 1e-4)])
     monkeypatch.setattr(table_6, "adam_pairs", lambda *_: [("w", m, torch.ones(100), 1)])
-    found = table_6.read(CapturedStates.__new__(CapturedStates)).set_index("map")[ELEMENTS]
-    assert found[WITH_ZERO] == pytest.approx(99.0)
-    assert found["linear"] > 1000
+    errors_of_maps = table_6.read(CapturedStates.__new__(CapturedStates)).set_index("map")[ELEMENTS]
+    assert errors_of_maps[WITH_ZERO] == pytest.approx(99.0)
+    assert errors_of_maps["linear"] > 1000

@@ -20,12 +20,12 @@ SPECS = ("logB64/log2@8u", "B64/linear0@8u", "B64/DE@4u")
 def tensors() -> dict[str, torch.Tensor]:
     """Second moments over some twelve decades, with exact zeros and a ragged last block."""
     generator = torch.Generator().manual_seed(0)
-    made = {
+    states = {
         name: torch.exp(6 * torch.randn(shape, generator=generator))
         for name, shape in {"a": (31, 17), "b": (200,)}.items()
     }
-    made["a"][3] = 0
-    return made | {"never met": torch.zeros(70)}
+    states["a"][3] = 0
+    return states | {"never met": torch.zeros(70)}
 
 
 def by_hand(spec: str, size: int | None, decades: int) -> list[dict[str, float]]:
@@ -81,7 +81,7 @@ def test_a_decade_without_elements_has_no_error() -> None:
 
 def test_bad_input() -> None:
     v = {"v": torch.ones(4)}
-    for given, message in (
+    for (values, options), message in (
         (
             ({"v": torch.tensor([1.0, -2.0])}, {}),
             ("tensors['v'] has 1 negative values; no value may be negative"),
@@ -94,7 +94,6 @@ def test_bad_input() -> None:
             "normalizer=logB256 works on logarithms and has no scales; use one that divides",
         ),
     ):
-        values, options = given
         with pytest.raises(BadValueError) as caught:
             analyses.error_per_decade(values, SPECS, **options)
         assert str(caught.value) == message

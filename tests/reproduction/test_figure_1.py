@@ -22,7 +22,7 @@ def test_matrices_of_tokens_are_left_out_where_there_are_blocks() -> None:
 
 
 def states(*, with_layers: bool) -> CapturedStates:
-    """An embedding most of whose words never came, and layers with an outlier row and column."""
+    """An embedding with few used words, and layers with an outlier row and column."""
     generator = torch.Generator().manual_seed(0)
     words = torch.randn(256, 32, generator=generator)
     words[20:] = 0

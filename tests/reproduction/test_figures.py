@@ -1,4 +1,4 @@
-"""Figures of the papers draw what their frames hold."""
+"""Figures of the papers draw all of their frames."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_figure_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(FRAMES))
-def test_what_holds_for_every_figure(name: str, tmp_path: Path) -> None:
+def test_checks_of_every_figure(name: str, tmp_path: Path) -> None:
     figure, subject = getattr(figures, name), SUBJECTS[name]
     checks.columns_are_enough(figure, subject)
     checks.missing_columns_are_named(name, figure, subject)
@@ -76,17 +76,17 @@ def test_bit_fields_write_each_bit_under_its_field() -> None:
     figure = draw("bit_fields")
     for axis, value in zip(figure.axes, (0.5, 0.01), strict=True):
         assert axis.get_title("left") == f"{value:g}"
-        found = [(text.get_text(), text.get_position()) for text in axis.texts]
+        texts = [(text.get_text(), text.get_position()) for text in axis.texts]
         for place, name in enumerate(("moving", "fixed")):
             part = frame[(frame["map"] == name) & (frame["value"] == value)]
-            here = [(text, x) for text, (x, y) in found if round(y) == place]
+            row = [(text, x) for text, (x, y) in texts if round(y) == place]
             expected = [
                 (str(digit), bit) for digit, bit in zip(part["set"], part["bit"], strict=True)
             ]
             middles = part.groupby("field", sort=False)["bit"].mean()
             expected += list(zip(middles.index, middles, strict=True))
-            assert here[:-1] == expected
-            assert here[-1][0] == f"= {1.1 * value:g}"
+            assert row[:-1] == expected
+            assert row[-1][0] == f"= {1.1 * value:g}"
     small = draw("bit_fields", frame.replace({"value": {0.01: 0.0000234}}))
     assert small.axes[1].get_title("left") == "0.0000234"
     smaller = draw("bit_fields", frame.replace({"value": {0.01: 1.25e-12}}))
@@ -120,9 +120,9 @@ def test_error_curves_draw_both_errors_of_each_net_in_per_cent() -> None:
     keys = [(panel, split) for panel in ("large", "small") for split in ("train", "test")]
     for axis, (panel, split) in zip(figure.axes, keys, strict=True):
         for line, run in zip(axis.lines, ("32-bit", "8-bit"), strict=True):
-            own = frame[(frame["panel"] == panel) & (frame["run"] == run)].sort_values("step")
-            assert np.array_equal(line.get_xdata(), own["step"])
-            assert np.array_equal(line.get_ydata(), 100 * own[split])
+            curve = frame[(frame["panel"] == panel) & (frame["run"] == run)].sort_values("step")
+            assert np.array_equal(line.get_xdata(), curve["step"])
+            assert np.array_equal(line.get_ydata(), 100 * curve[split])
         assert axis.get_ylim()[0] == 0
         assert len({line.get_linestyle() for line in axis.lines}) == 2
     assert [axis.get_title("left") for axis in figure.axes[:2]] == [
@@ -165,10 +165,10 @@ def test_sensitivity_joins_means_and_marks_seeds() -> None:
     left, right = draw("sensitivity").axes
     assert (left.get_xlabel(), right.get_xlabel()) == ("lr", "eps")
     assert (left.get_xscale(), right.get_xscale()) == ("linear", "log")
-    mean, seeds, other, _ = left.lines
+    mean, seeds, second_mean, _ = left.lines
     assert list(mean.get_xdata()) == [1e-3, 2e-3, 4e-3]
     assert np.allclose(mean.get_ydata(), [2.005, 2.105, 2.205])
-    assert np.allclose(other.get_ydata(), mean.get_ydata() + 0.02)
+    assert np.allclose(second_mean.get_ydata(), mean.get_ydata() + 0.02)
     assert np.allclose(sorted(seeds.get_ydata()), [2, 2.01, 2.1, 2.11, 2.2, 2.21])
     assert legend(draw("sensitivity")) == ["32-bit", "8-bit"]
 

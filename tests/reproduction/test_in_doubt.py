@@ -1,4 +1,4 @@
-"""Numbers of the papers that the papers themselves speak against."""
+"""Numbers of the papers contradicted by the papers themselves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_number_in_doubt_is_no_difference() -> None:
 
     assert verdict(2.0) is Verdict.DOUBT
     assert verdict(2.0, doubt="") is Verdict.DIFFERS
-    assert verdict(1.01) is Verdict.DOUBT  # what cannot be right is not reproduced
+    assert verdict(1.01) is Verdict.DOUBT  # an impossible number is not reproduced
     assert verdict(float("nan")) is Verdict.NOT_COMPARED
     assert weakest([Verdict.DOUBT, Verdict.REPRODUCED]) is Verdict.DOUBT
     assert weakest([Verdict.DOUBT, Verdict.ORDERING]) is Verdict.ORDERING
@@ -65,8 +65,8 @@ def test_a_number_listed_as_an_error_is_not_reproduced() -> None:
 def test_inputs_that_speak_against_a_printed_time() -> None:
     numbers = tables.find(tables.build(None)).numbers  # type: ignore[arg-type]
     assert numbers is not None
-    found = numbers[numbers["verdict"] == Verdict.DOUBT].set_index("what")
-    assert list(found.index) == ["table 3: conv 11x11, stride 4, 3-64, 32-bit"]
+    doubted = numbers[numbers["verdict"] == Verdict.DOUBT].set_index("what")
+    assert list(doubted.index) == ["table 3: conv 11x11, stride 4, 3-64, 32-bit"]
     assert not numbers["what"].str.contains("all layers").any()  # an estimate of NervanaGPU
     row = {"table": "3", "row": "conv 11x11, stride 4, 3-64", "messages": "32-bit",
            "agrees": False, "printed": "0.05"}  # fmt: skip
@@ -82,24 +82,24 @@ def test_inputs_that_speak_against_a_printed_time() -> None:
 
 
 def test_absolute_errors_in_doubt_contradict_the_relative_ones_beside_them() -> None:
-    """What absolute over relative error tells of the numbers, against another type's."""
+    """The ratio of absolute and relative error gives the magnitude of numbers, for each type."""
     ours = pd.read_csv(Path(__file__).parents[2] / "reports" / "approximation.csv")
     ours = ours[ours["type"] != "static tree"].copy()
     ours["type"] = ours["type"].str.removesuffix(", 4 levels")
-    told = (ours["paper_abs"] / ours["paper_rel"]) / (
+    magnitude = (ours["paper_abs"] / ours["paper_rel"]) / (
         ours["search_abs_error"] / ours["search_rel_error"]
     )
-    ours["told"] = told
-    told_by = ours.set_index(["data", "type"])["told"]
+    ours["magnitude"] = magnitude
+    magnitudes = ours.set_index(["data", "type"])["magnitude"]
     theirs = published(PARALLELISM, table_2.EXHIBIT.name)
     doubted = theirs[theirs["doubt"] != ""]
     assert len(doubted)
     for row in doubted.itertuples():
         data = str(row.quantity).removeprefix("mean absolute error, ")
         # The magnitude of uniform numbers is known; elsewhere the tree's is taken.
-        due = 1.0 if data.startswith("uniform") else told_by[data, "dynamic tree"]
-        assert not 1 / 3 < told_by[data, row.what] / due < 3
+        due = 1.0 if data.startswith("uniform") else magnitudes[data, "dynamic tree"]
+        assert not 1 / 3 < magnitudes[data, row.what] / due < 3
     samples = [data for data in ours["data"].unique() if data.startswith("normal")]
     for data in samples:
-        ratio = told_by[data, "linear"] / told_by[data, "dynamic tree"]
+        ratio = magnitudes[data, "linear"] / magnitudes[data, "dynamic tree"]
         assert ratio == pytest.approx(1, abs=0.3)

@@ -1,4 +1,4 @@
-"""The page of low-precision model memory: what its frames say, and what turns a verdict."""
+"""The page of low-precision model memory: statements of its frames, and changes of verdicts."""
 
 from __future__ import annotations
 
@@ -41,12 +41,18 @@ REPORTS = Path(__file__).parents[2] / "reports"
 
 
 def failing(finding: Finding) -> list[str]:
-    """The beginnings of statements that do not hold."""
-    return [each.text.split(" (")[0].rstrip(".") for each in finding.statements if not each.holds]
+    """The first words of false statements."""
+    return [
+        statement.text.split(" (")[0].rstrip(".")
+        for statement in finding.statements
+        if not statement.holds
+    ]
 
 
 def detail(finding: Finding, begin: str) -> str:
-    return next(each.detail for each in finding.statements if each.text.startswith(begin))
+    return next(
+        statement.detail for statement in finding.statements if statement.text.startswith(begin)
+    )
 
 
 # Final losses of one workload by width, rounding and N, as the paper says that they lie.
@@ -76,20 +82,20 @@ def of_ablation(find, changed: dict[tuple[int, str, int], float] | None = None) 
 def test_a_summary_takes_differences_seed_by_seed_to_full_precision_of_the_same_n() -> None:
     frame = ablation()
     frame.loc[(frame["parameters"] == 12) & (frame["N"] == 4) & (frame["seed"] == 2), "loss"] += 0.3
-    (found,) = runs.each(runs.summary(frame))
-    assert found.of("behind", 12, n=4) == pytest.approx(0.02 + 0.1)
-    assert found.loss(12, n=4) == pytest.approx(1.14 + 0.1)
-    assert found.of("spread", 32) == pytest.approx(0.1)
-    assert found.of("error", 8) == pytest.approx(0.1 / 3**0.5)
-    assert (found.seeds, found.ns, found.best(10), found.best(8, several=True)) == (3, [1, 4], 4, 4)
+    (run,) = runs.each(runs.summary(frame))
+    assert run.of("behind", 12, n=4) == pytest.approx(0.02 + 0.1)
+    assert run.loss(12, n=4) == pytest.approx(1.14 + 0.1)
+    assert run.of("spread", 32) == pytest.approx(0.1)
+    assert run.of("error", 8) == pytest.approx(0.1 / 3**0.5)
+    assert (run.seeds, run.ns, run.best(10), run.best(8, several=True)) == (3, [1, 4], 4, 4)
 
 
-def test_a_run_that_diverged_is_behind_whatever_its_other_seeds_did() -> None:
+def test_a_diverged_run_is_behind_with_any_other_seeds() -> None:
     frame = ablation()
     frame.loc[(frame["parameters"] == 12) & (frame["seed"] == 0), "loss"] = math.nan
-    (found,) = runs.each(runs.summary(frame))
-    assert found.of("behind", 12) == math.inf
-    assert not runs.matches("Nothing is lost", found, 12).holds
+    (run,) = runs.each(runs.summary(frame))
+    assert run.of("behind", 12) == math.inf
+    assert not runs.matches("Nothing is lost", run, 12).holds
 
 
 def write_tuned_losses(folder: Path, frame: pd.DataFrame) -> None:
@@ -106,7 +112,7 @@ def write_tuned_losses(folder: Path, frame: pd.DataFrame) -> None:
     frame.to_csv(folder / "losses/lpmm-sgdm.csv", index=False)
 
 
-def test_table_1_holds_below_a_tenth_of_what_nearest_8_bits_lose(tmp_path: Path) -> None:
+def test_table_1_holds_below_a_tenth_of_the_loss_of_nearest_8_bits(tmp_path: Path) -> None:
     (tmp_path / "lpmm").mkdir()
     context = Context(tmp_path, reports=tmp_path)
     write_tuned_losses(tmp_path, ablation())
@@ -137,7 +143,7 @@ def test_table_1_holds_below_a_tenth_of_what_nearest_8_bits_lose(tmp_path: Path)
 
 def test_few_seeds_that_end_a_little_apart_cannot_tell() -> None:
     finding = explain(table_1.find(table_1.build(Context(Path(), reports=REPORTS))))
-    (longer,) = [each for each in finding.statements if "not tuned" in each.text]
+    (longer,) = [statement for statement in finding.statements if "not tuned" in statement.text]
     assert longer.verdict is Verdict.UNDECIDED
     assert longer.detail.startswith("Behind full precision +0.0178 (-0.0835 to +0.1192)")
     assert finding.verdict is Verdict.NOT_COMPARED  # the copy of the paper has no number
@@ -147,8 +153,8 @@ def test_a_width_whose_interval_holds_the_limit_cannot_be_judged() -> None:
     frame = ablation()
     twelve = (frame["parameters"] == 12) & (frame["rounding"] == "stochastic")
     frame.loc[twelve & (frame["seed"] == 2), "loss"] += 0.3
-    (found,) = runs.each(runs.summary(frame))
-    assert runs.alike("Nothing is lost", found, 12).holds == ()
+    (run,) = runs.each(runs.summary(frame))
+    assert runs.alike("Nothing is lost", run, 12).holds == ()
     assert runs.all_above([(1.0, 0.6)]) == ()
     assert runs.all_above([(1.0, 0.4), (-1.0, 0.4)]) is False
     assert runs.all_above([(1.0, 0.4)]) is True
@@ -205,7 +211,7 @@ def test_table_3(changed: dict[tuple[int, str, int], float], wrong: list[str]) -
 
 def test_tables_2_and_3_print_the_same_numbers() -> None:
     two, three = (
-        each.find({"runs": runs.summary(ablation())}).numbers for each in (table_2, table_3)
+        table.find({"runs": runs.summary(ablation())}).numbers for table in (table_2, table_3)
     )
     assert two is not None
     assert three is not None
@@ -240,18 +246,18 @@ def adam(behind: float, noise: float) -> pd.DataFrame:
 )
 def test_table_4(behind: float, noise: float, holds: bool | tuple[()]) -> None:
     finding = table_4.find({"runs": adam(behind, noise)})
-    assert [each.holds for each in finding.statements] == [holds]
+    assert [statement.holds for statement in finding.statements] == [holds]
     assert finding.numbers is not None
     assert finding.numbers["ours"].tolist() == pytest.approx([1.1, 1.1 + behind + noise])
 
 
 def step_json(folder: Path, **ratios: float) -> Context:
     (folder / "lpmm").mkdir(exist_ok=True)
-    found = {
+    measured = {
         net: {"12/8/8 bits": {"ratio": ratio}, "full precision": {"ratio": 1.0}}
         for net, ratio in ratios.items()
     }
-    (folder / "lpmm/step.json").write_text(json.dumps({"ratios": found}))
+    (folder / "lpmm/step.json").write_text(json.dumps({"ratios": measured}))
     return Context(folder, reports=folder)
 
 
@@ -301,7 +307,7 @@ def test_residual_networks_have_their_published_size(
 
 
 class Block(nn.Module):
-    """A bottleneck block, written for the count of what autograd keeps."""
+    """A bottleneck block, for the count of autograd's saved tensors."""
 
     def __init__(self, into: int, inner: int, stride: int, first: bool) -> None:
         super().__init__()
@@ -320,7 +326,7 @@ class Block(nn.Module):
         return torch.relu_(self.body(x) + self.side(x))
 
 
-def test_activations_of_a_residual_network_are_what_autograd_keeps() -> None:
+def test_activations_of_a_residual_network_equal_the_tensors_of_autograd() -> None:
     size = ResNet(width=8, blocks=(1, 2, 1, 1))
     layers: list[nn.Module] = [
         nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True),
@@ -336,18 +342,18 @@ def test_activations_of_a_residual_network_are_what_autograd_keeps() -> None:
     shapes = [tuple(parameter.shape) for parameter in net.parameters()]
     assert sorted(shapes) == sorted(size.shapes())
     owned = {p.untyped_storage().data_ptr() for p in [*net.parameters(), *net.buffers()]}
-    found: dict[int, int] = {}
+    nbytes_by_address: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in owned:
-            found[storage.data_ptr()] = storage.nbytes()
+            nbytes_by_address[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         out = net(torch.randn(1, 3, IMAGE, IMAGE))
     assert out.requires_grad
-    assert size.activations() == pytest.approx(sum(found.values()), rel=0.002)
+    assert size.activations() == pytest.approx(sum(nbytes_by_address.values()), rel=0.002)
 
 
 def test_activations_of_a_transformer_by_the_published_formula() -> None:
@@ -367,7 +373,7 @@ def test_memory_is_that_of_prediction_and_equal_shapes_count_each() -> None:
     assert kept.at_work(shapes, values=3) == 12 * 4100
 
 
-@pytest.mark.parametrize("family", table_6.FAMILIES, ids=lambda each: f"{each.task}-{each.change}")
+@pytest.mark.parametrize("family", table_6.FAMILIES, ids=lambda f: f"{f.task}-{f.change}")
 def test_the_largest_fits_and_the_next_does_not(family: table_6.Family) -> None:
     sizes = []
     for how in (family.full, family.low):
@@ -396,7 +402,7 @@ def test_table_6() -> None:
 
 
 def ratios(**late: list[float]) -> pd.DataFrame:
-    """Curves that end with these means, width by width, and begin with others."""
+    """Curves with these means at the end, width by width, and others at the beginning."""
     names = {"nearest": "nearest", "stochastic": "stochastic", "several": "stochastic, N = 4"}
     return pd.DataFrame(
         [
@@ -462,17 +468,17 @@ def updates(*shares: tuple[int, int, float, float]) -> pd.DataFrame:
     ],
 )
 def test_figure_3(shares: tuple[float, ...], wrong: list[str]) -> None:
-    one, several, few = shares[:2], shares[2:4], (*shares, 0.9)[4]
-    frame = updates((12, 1, *one), (12, 4, *several), (8, 1, 0.4, few), (8, 4, 0.3, few - 0.02))
+    plain, several, half = shares[:2], shares[2:4], (*shares, 0.9)[4]
+    frame = updates((12, 1, *plain), (12, 4, *several), (8, 1, 0.4, half), (8, 4, 0.3, half - 0.02))
     finding = figure_3.find({"updates": frame})
     assert failing(finding) == wrong
-    assert f"8 bits: {100 * few:g} % with N = 1, {100 * few - 2:g} % with N = 4" in detail(
+    assert f"8 bits: {100 * half:g} % with N = 1, {100 * half - 2:g} % with N = 4" in detail(
         finding, "Micro-batches reduce the updates below delta / 2"
     )
 
 
 def curves(**behind: list[float]) -> pd.DataFrame:
-    """Both curves of each width, and by what share rounding to nearest is behind at each step."""
+    """Both curves of each width; rounding to nearest is behind by these shares at each step."""
     return pd.DataFrame(
         [
             {"workload": "w", "width": f"{width[1:]} bits", "setting": setting,
@@ -532,10 +538,10 @@ def test_theorem_1(gap: float, several: float, wrong: list[str]) -> None:
     assert failing(theorem_1.find({"runs": pd.DataFrame(rows)})) == wrong
 
 
-COMMITTED = [each for each in PAPER.exhibits if each.needs is Needs.REPORTS]
+COMMITTED = [e for e in PAPER.exhibits if e.needs is Needs.REPORTS]
 
 
-@pytest.mark.parametrize("exhibit", COMMITTED, ids=lambda each: each.name)
+@pytest.mark.parametrize("exhibit", COMMITTED, ids=lambda exhibit: exhibit.name)
 def test_the_committed_tables_are_read(exhibit, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(table_5, "CHECKED", ("digits",))
     frames = exhibit.build(Context(tmp_path, reports=REPORTS))

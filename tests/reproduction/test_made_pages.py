@@ -1,7 +1,7 @@
-"""Pages of real runs in a browser: those under reports, or in a folder that is named.
+"""Pages of real runs in a browser, under reports or in QMAPS_TEST_PAGES.
 
-``QMAPS_TEST_PAGES=FOLDER python -m pytest tests/reproduction/test_made_pages.py`` opens what
-``make papers-quick`` made; pages that are not there are then an error.
+``QMAPS_TEST_PAGES=FOLDER python -m pytest tests/reproduction/test_made_pages.py`` opens pages of
+``make papers-quick``; missing pages are then an error.
 """
 
 from __future__ import annotations

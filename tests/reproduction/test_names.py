@@ -1,4 +1,4 @@
-"""Quantizers by the names that the 4-bit paper prints."""
+"""Quantizers by the names of the 4-bit paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of somebody's own states: whole, self-contained, and without a number typed in."""
+"""Pages of a user's own states: complete, self-contained, and without typed numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.reproduction.conftest import adam_states
 pytestmark = pytest.mark.slow
 
 OWN = {
-    name: [each for each in paper.exhibits if each.needs in (Needs.STATES, Needs.NOTHING)]
+    name: [e for e in paper.exhibits if e.needs in (Needs.STATES, Needs.NOTHING)]
     for name, paper in PAPERS.items()
 }
 MORE = "pretrained|figures-5-to-19-[1-9]"
@@ -40,7 +40,7 @@ def test_a_page_has_every_exhibit_with_its_files(pages: Path, name: str) -> None
     for exhibit in OWN[name]:
         assert f"## {exhibit.label}: {exhibit.title}" in markdown
         assert f'<section id="{exhibit.name}">' in page
-        captioned = {each for each in exhibit.captions if not re.search(MORE, each)}
+        captioned = {caption for caption in exhibit.captions if not re.search(MORE, caption)}
         assert captioned <= {path.stem for path in folder.glob("*.png")}
     linked = set(re.findall(r"\]\(([\w.-]+\.(?:png|csv))\)", markdown))
     assert linked == {path.name for path in folder.iterdir()} - {"README.md", "index.html"}
@@ -49,28 +49,28 @@ def test_a_page_has_every_exhibit_with_its_files(pages: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_of_others_states_says_nothing_of_our_models(pages: Path, name: str) -> None:
-    """Tables may name them: some hold what live models of ours were checked against."""
+def test_a_page_of_a_users_states_does_not_name_our_models(pages: Path, name: str) -> None:
+    """Tables may name them; some hold comparisons with our live models."""
     lines = (pages / name / "README.md").read_text().splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("## "))
     text = "\n".join(line for line in lines[first:] if not line.startswith("|"))
     models = [*(set(workloads.names()) - {"digits"}), "MiniLM", "`digits`", "{"]
-    assert not [each for each in models if each in text]
+    assert not [model for model in models if model in text]
     assert not re.findall(r"(?i)\b(?:ours\b|our (?:own|model|transformer|parameters))", text)
     assert "embedding" not in text.replace(appendix_b.EXHIBIT.title, "")
 
 
-def test_a_page_says_whose_states_it_shows(pages: Path) -> None:
+def test_a_page_names_the_origin_of_its_states(pages: Path) -> None:
     text = (pages / "8-bit-optimizers" / "README.md").read_text()
     assert "Made from states of AdamW, step 7." in text
-    both = "states of AdamW, step 7 and of AdamW, step 7; the figure: AdamW, step 7"
-    assert f"Made from {both}." in text
+    origins = "states of AdamW, step 7 and of AdamW, step 7; the figure: AdamW, step 7"
+    assert f"Made from {origins}." in text
 
 
 def test_the_summary_counts_and_links(pages: Path) -> None:
     text, page = (pages / "papers.md").read_text(), (pages / "papers.html").read_text()
-    made = sum(len(exhibits) for exhibits in OWN.values())
-    assert re.search(rf" {made} are made here, \d+ of them with .*, 0 wait", text)
+    count = sum(len(exhibits) for exhibits in OWN.values())
+    assert re.search(rf" {count} are made here, \d+ of them with .*, 0 wait", text)
     for name in NAMES:
         assert f"({name}/README.md)" in text
         for exhibit in OWN[name]:
@@ -79,13 +79,13 @@ def test_the_summary_counts_and_links(pages: Path) -> None:
         for item in paper.left_out["item"]:
             assert f"| {item} |" in text
             assert f"<b>{item}</b>" in page
-        own = (pages / paper.name / "README.md").read_text()
+        text_of_page = (pages / paper.name / "README.md").read_text()
         for why in paper.errors["why"]:
             assert why in text
-            assert why in own
+            assert why in text_of_page
             assert str(escape(why)) in page
-    left = sum(len(paper.wholly_left_out) for paper in PAPERS.values())
-    assert f"and {left} are left out, each with the reason, as are parts of others." in text
+    left_out = sum(len(paper.wholly_left_out) for paper in PAPERS.values())
+    assert f"and {left_out} are left out, each with the reason, as are parts of others." in text
 
 
 MISSING = {
@@ -97,11 +97,11 @@ MISSING = {
     "low-precision-model-memory": {"ImageNet": "Table 3", "GLUE": "Table 4"},
     "8-bit-parallelism-2015": {"ImageNet": "Figure 2"},
 }  # fmt: skip
-"""Data sets that are out of reach here, and a figure or table that rests on each."""
+"""Data sets out of reach here, and a figure or table for each."""
 
 
 @pytest.mark.parametrize("name", MISSING)
-def test_what_is_out_of_reach_is_named_where_it_is_missing(pages: Path, name: str) -> None:
+def test_missing_data_are_named_with_their_exhibit(pages: Path, name: str) -> None:
     paper, text = PAPERS[name], (pages / "papers.md").read_text()
     for data, label in MISSING[name].items():
         rows = [row for row in paper.left_out.itertuples() if data in str(row.why)]
@@ -110,14 +110,14 @@ def test_what_is_out_of_reach_is_named_where_it_is_missing(pages: Path, name: st
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_parts_that_are_left_out_belong_to_what_is_made(name: str) -> None:
+def test_left_out_parts_belong_to_exhibits_that_are_made(name: str) -> None:
     paper = PAPERS[name]
     covered = {label for exhibit in paper.exhibits for label in exhibit.covers}
-    whole = set(paper.wholly_left_out["item"])
-    assert whole.isdisjoint(covered)
-    parts = [item for item in paper.left_out["item"] if item not in whole]
+    items = set(paper.wholly_left_out["item"])
+    assert items.isdisjoint(covered)
+    parts = [item for item in paper.left_out["item"] if item not in items]
     assert all(item.partition(", ")[0] in covered for item in parts)
-    assert not [item for item in whole if item.partition(", ")[0] in covered]
+    assert not [item for item in items if item.partition(", ")[0] in covered]
 
 
 def test_table_6_is_the_analysis_of_the_states(pages: Path) -> None:
@@ -135,7 +135,7 @@ def test_table_6_is_the_analysis_of_the_states(pages: Path) -> None:
             for seed in (0, 1)
         ]
         row = table.loc[(name, table_6.RELATIVE)]
-        assert row["ours"] == pytest.approx(sum(each.mean() for each in codes) / 2, rel=0.02)
+        assert row["ours"] == pytest.approx(sum(error.mean() for error in codes) / 2, rel=0.02)
     assert table.loc[("linear", table_6.RELATIVE), "paper"] == 201
 
 
@@ -203,7 +203,7 @@ def test_a_page_in_a_browser(pages: Path, file: str) -> None:
         ("information", "information"),
     ],
 )
-def test_what_a_cell_is_sorted_by(cell: str, sorted_by: str) -> None:
+def test_sort_keys_of_cells(cell: str, sorted_by: str) -> None:
     assert page._raw(cell) == sorted_by
 
 

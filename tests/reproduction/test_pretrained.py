@@ -1,4 +1,4 @@
-"""States of real pretrained weights, where their package is installed and where it is not."""
+"""States of real pretrained weights, with and without their package."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Both exhibits of the 4-bit paper, with synthetic states in the place of trained ones."""
+    """Both exhibits of the 4-bit paper, with synthetic states in place of trained ones."""
     states = {"stdlib-lm": adam_states(0), "stdlib-lm-tiny": adam_states(1)}
     states["minilm"] = adam_states(2, layers=5)
     paper = PAPERS["4-bit-optimizers"]
@@ -87,7 +87,7 @@ def test_a_users_page_has_none(make: Make) -> None:
         assert "MiniLM" not in text
 
 
-def test_how_long_it_is_fine_tuned() -> None:
+def test_steps_of_the_fine_tuning() -> None:
     assert Context(Path(), size=FULL).steps("minilm") == 20
     assert Context(Path(), size=QUICK).steps("minilm") == 4
     assert Context(Path(), size=QUICK).steps("stdlib-lm-tiny") == 40

@@ -1,4 +1,4 @@
-"""What stands for metrics that cannot be measured here: orders, never numbers."""
+"""Proxies for metrics out of reach here: they give orders, never numbers."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def paper(*values: float, better: str = "more", spread: float = math.nan) -> pd.
 def losses(
     *values: float | tuple[float, float] | None, better: Better = Better.LESS, name: str = "loss"
 ) -> ProxyMetric:
-    given = {f"row {n}": value for n, value in enumerate(values) if value is not None}
-    return ProxyMetric("accuracy", name, given, better)
+    rows = {f"row {n}": value for n, value in enumerate(values) if value is not None}
+    return ProxyMetric("accuracy", name, rows, better)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_rows_hold_both_numbers_in_the_papers_order() -> None:
     theirs = pd.concat(
         [paper(80, 70), paper(5.0).assign(what="net", quantity="size", unit="MB", better="")]
     )
-    given = [losses(0.1, 0.2, 0.3, name="loss a"), losses((1, 0.5), 2, name="loss b")]
-    frame = in_place(theirs, given, {("net", "size"): 5.1, ("mine", "size"): 4.0})
+    metrics = [losses(0.1, 0.2, 0.3, name="loss a"), losses((1, 0.5), 2, name="loss b")]
+    frame = in_place(theirs, metrics, {("net", "size"): 5.1, ("mine", "size"): 4.0})
     assert frame[["what", "proxy", "verdict"]].to_numpy().tolist() == [
         ["row 0", "loss a", ORDER],
         ["row 0", "loss b", ORDER],
@@ -166,7 +166,7 @@ def test_a_metric_without_a_direction_is_refused(better: str, shown: str) -> Non
     )
 
 
-def test_published_numbers_know_what_rounding_hides() -> None:
+def test_published_numbers_have_the_uncertainty_of_their_rounding() -> None:
     rows = published("8-bit-optimizers", "table-1").set_index(["what", "quantity"])
     assert rows.loc[("32-bit Adam", "MT"), "rounding"] == pytest.approx(0.05)  # printed as 29.0
     assert rows.loc[("32-bit Adam", "MT, time"), "rounding"] == pytest.approx(0.5)
@@ -182,15 +182,15 @@ def test_a_table_of_which_no_number_is_compared_is_not_headed_by_a_statement() -
     assert Finding(numbers, [Claim("so", False)]).verdict is Verdict.DIFFERS
     assert Finding(numbers, [Claim("all", True, covers=True)]).verdict is Verdict.REPRODUCED
     assert Finding(None, [Claim("so", True)]).verdict is Verdict.REPRODUCED
-    known = in_place(paper(80, 70, 60), [losses(0.1, 0.2)])
-    finding = Finding(known, [Claim("so", True)])
+    compared = in_place(paper(80, 70, 60), [losses(0.1, 0.2)])
+    finding = Finding(compared, [Claim("so", True)])
     assert finding.verdict is Verdict.ORDERING
     exhibit = Exhibit("x", ("Table 9",), "", Needs.NOTHING, lambda _: {}, lambda _: finding)
     assert Result(exhibit, finding).tally == "1 reproduced, 2 same ordering, 1 not compared"
 
 
-def found(name: str, exhibit: str, runs: Path) -> Finding:
-    (chosen,) = [each for each in PAPERS[name].exhibits if each.name == exhibit]
+def finding_of(name: str, exhibit: str, runs: Path) -> Finding:
+    (chosen,) = [candidate for candidate in PAPERS[name].exhibits if candidate.name == exhibit]
     return chosen.find(chosen.build(Context(runs, reports=REPORTS)))
 
 
@@ -207,12 +207,12 @@ STANDING = {
     ("low-precision-model-memory", "table-2"): {"top-1 accuracy"},
     ("low-precision-model-memory", "table-3"): {"top-1 accuracy"},
 }  # fmt: skip
-"""Metrics of each table, in whose place a loss or a perplexity stands; times aside."""
+"""Metrics of each table replaced by a loss or a perplexity; times aside."""
 
 
 @pytest.mark.parametrize(("name", "exhibit"), STANDING)
 def test_every_metric_of_the_tables_is_compared(name: str, exhibit: str, tmp_path: Path) -> None:
-    finding = found(name, exhibit, tmp_path)
+    finding = finding_of(name, exhibit, tmp_path)
     assert finding.numbers is not None
     printed = finding.numbers[finding.numbers["paper"].notna()]
     stood = printed[printed["proxy"] != ""]

@@ -1,4 +1,4 @@
-"""What the papers print is all there, also where nothing of ours stands beside it."""
+"""All numbers of the papers are stored, with or without a number of ours."""
 
 from __future__ import annotations
 

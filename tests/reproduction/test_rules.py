@@ -1,4 +1,4 @@
-"""Rules that judge numbers of few runs and models near a limit: each can fail."""
+"""Rules for numbers of few runs and models near a limit: each can fail."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def test_seeds_that_cannot_tell_say_nothing() -> None:
 
 
 def test_an_interval_is_that_of_a_t_test() -> None:
-    found = interval([1.0, 2.0, 3.0])
+    estimate = interval([1.0, 2.0, 3.0])
     half = 4.302653 / 3**0.5  # the 97.5 % point of t with two degrees of freedom
-    assert (found.mean, found.std) == (2.0, 1.0)
-    assert found.error == pytest.approx(1 / 3**0.5)
-    assert (found.low, found.high) == pytest.approx((2 - half, 2 + half))
-    assert found.detectable == pytest.approx(half + 1.060660 / 3**0.5)  # the 80 % point
+    assert (estimate.mean, estimate.std) == (2.0, 1.0)
+    assert estimate.error == pytest.approx(1 / 3**0.5)
+    assert (estimate.low, estimate.high) == pytest.approx((2 - half, 2 + half))
+    assert estimate.detectable == pytest.approx(half + 1.060660 / 3**0.5)  # the 80 % point
     assert (interval([1.0]).low, interval([1.0]).detectable) == (-math.inf, math.inf)
     assert interval([1.0, math.inf]).low == math.inf
 
@@ -90,7 +90,7 @@ def test_a_device_keeps_half_a_gib_and_a_model_at_the_limit_does_not_fit(
 def test_the_page_names_the_models_near_a_limit(tmp_path: Path) -> None:
     finding = max_model_size.find(table_2.build(Context(tmp_path)))
     assert "mT5-large with 32 bits needs 23.54 of 24" in finding.why
-    assert all(each.holds for each in finding.statements)
+    assert all(statement.holds for statement in finding.statements)
 
 
 def errors(blocks: float, noise: float) -> pd.DataFrame:
@@ -118,7 +118,7 @@ def test_appendix_c_is_judged_by_our_own_seeds(
 ) -> None:
     frame = errors(blocks, noise)
     finding = appendix_c.find({"by-seed": frame, "compared": frame})
-    assert [each.holds for each in finding.statements] == [holds] * 2
+    assert [statement.holds for statement in finding.statements] == [holds] * 2
     assert finding.numbers is not None
     printed = finding.numbers[finding.numbers["paper"].notna()]
     assert set(printed["verdict"]) == {verdict}
@@ -133,8 +133,8 @@ def test_most_of_a_tensor_must_fall_to_zero(tmp_path: Path) -> None:
         histogram = pd.DataFrame(
             {"quantizer": [figure_3.WITH, figure_3.WITHOUT], "zero_share": [share, 0.0]}
         )
-        found = figure_3.find({"shares": pd.DataFrame(rows), "histogram": histogram})
-        return found.statements[0].holds is True
+        finding = figure_3.find({"shares": pd.DataFrame(rows), "histogram": histogram})
+        return finding.statements[0].holds is True
 
     assert holds(0.6)
     assert not holds(0.4)
@@ -161,33 +161,33 @@ def test_another_model_has_many_times_as_many_zeros(
     frames = {"shares": rows(ours), "histogram": histogram}
     if pretrained is not None:
         frames["pretrained-shares"] = rows(pretrained)
-    (found,) = figure_3.find(frames).differences
-    assert found.elsewhere is model
-    assert ("20 % of one fall to zero" in found.why) is (pretrained == 0.2)
+    (difference,) = figure_3.find(frames).differences
+    assert difference.elsewhere is model
+    assert ("20 % of one fall to zero" in difference.why) is (pretrained == 0.2)
 
 
-def test_table_6_asks_what_the_paper_says() -> None:
+def test_table_6_tests_the_statement_of_the_paper() -> None:
     context = Context(Path(), reports=REPORTS)
     frames = dict(table_6.build(context))
     small = "Smaller blocks of the first moment lower the loss (docstring-lm, 8 seeds)."
     good = table_6.find(frames)
-    assert [each.holds for each in good.statements if each.text == small] == [True]
+    assert [statement.holds for statement in good.statements if statement.text == small] == [True]
     swapped = {"B2048/DE@4s + 32bit": "B128/DE@4s + 32bit"}
     swapped |= {new: old for old, new in swapped.items()}
     runs = frames["runs"].replace({"quantizer": swapped})
     worse = table_6.find({**frames, "runs": runs})
-    assert [each.holds for each in worse.statements if each.text == small] == [False]
+    assert [statement.holds for statement in worse.statements if statement.text == small] == [False]
 
 
 def test_table_6_asks_other_models_whether_factorizing_helps() -> None:
     tuned = pd.read_csv(REPORTS / "tuned.csv")
     text = "Factorizing the second moment lowers it ({}, 8 seeds, each at its own best rate)."
-    held = {each.text: each.holds for each in table_6.tuned_factored(tuned)}
-    assert held == {text.format("stdlib-lm-tiny"): True, text.format("digits"): ()}
+    by_text = {statement.text: statement.holds for statement in table_6.tuned_factored(tuned)}
+    assert by_text == {text.format("stdlib-lm-tiny"): True, text.format("digits"): ()}
     assert table_6.factored(tuned).elsewhere
-    both = {"AdamW": "AdamWFactor", "AdamWFactor": "AdamW"}
-    swapped = tuned.replace({"optimizer": both})
-    assert [each.holds for each in table_6.tuned_factored(swapped)] == [(), False]
+    names = {"AdamW": "AdamWFactor", "AdamWFactor": "AdamW"}
+    swapped = tuned.replace({"optimizer": names})
+    assert [statement.holds for statement in table_6.tuned_factored(swapped)] == [(), False]
     assert not table_6.factored(swapped).elsewhere
 
 
@@ -210,7 +210,9 @@ def test_a_task_that_cannot_tell_is_not_compared() -> None:
     def holds(low: float, high: float) -> list[object]:
         row = {"judge": "w", "quantizer": "q", "base": 1.0, "seeds": 8,
                "difference": (low + high) / 2, "low": low, "high": high}  # fmt: skip
-        return [each.holds for each in committed.alike(pd.DataFrame([row]), "q", "4 bits")]
+        return [
+            statement.holds for statement in committed.alike(pd.DataFrame([row]), "q", "4 bits")
+        ]
 
     assert holds(-0.004, 0.004) == [True]
     assert holds(0.006, 0.03) == [False]
@@ -220,29 +222,31 @@ def test_a_task_that_cannot_tell_is_not_compared() -> None:
     assert holds(math.inf, math.inf) == [False]  # a run diverged
 
 
-def test_the_margin_is_not_wider_than_what_counts_as_a_loss_elsewhere() -> None:
+def test_the_margin_is_narrower_than_a_known_loss() -> None:
     by_task = committed.by_task(Context(Path(), reports=REPORTS))
     of = by_task[by_task["quantizer"] == figure_4.PAIR].set_index("judge")
     assert of["difference"]["minilm"] > committed.margin(of["base"]["minilm"])
     assert committed.margin(0.03) == pytest.approx(0.0006)  # 2 % of a small loss
     (statement,) = [
-        each for each in committed.alike(by_task, figure_4.PAIR, "4 bits") if "minilm" in each.text
+        claim
+        for claim in committed.alike(by_task, figure_4.PAIR, "4 bits")
+        if "minilm" in claim.text
     ]
     assert statement.verdict is Verdict.UNDECIDED
 
 
 def test_a_measurement_is_a_statement_of_one_exhibit() -> None:
     context = Context(Path(), reports=REPORTS)
-    both = [
+    findings = [
         exhibit.find(exhibit.build(context)) for exhibit in (table_2_of_4.EXHIBIT, table_6.EXHIBIT)
     ]
-    texts = [each.text for finding in both for each in finding.statements]
+    texts = [statement.text for finding in findings for statement in finding.statements]
     assert len(texts) == len(set(texts))
     assert [text for text in texts if text.startswith("4-bit AdamW ends") and "minilm" in text]
 
 
 def test_times_of_two_kinds_of_machines_are_not_comparable_whether_they_agree_or_not() -> None:
-    """Those without one of ours are not compared, like all numbers."""
+    """Times without one of ours are not compared, like all numbers."""
     context, alone = Context(Path(), reports=REPORTS), 0
     for exhibit in (table_1_of_8.EXHIBIT, table_5_of_8.EXHIBIT, table_4_of_4.EXHIBIT,
                     section_3_2.EXHIBIT, table_5_of_2015.EXHIBIT):  # fmt: skip
@@ -284,8 +288,12 @@ def test_shares_that_fall_through_the_papers_as_eps_grows_explain_them(tmp_path:
     frames = dict(table_3.build(Context(tmp_path, reports=REPORTS)))
 
     def linear(eps: pd.DataFrame) -> Difference:
-        found = table_3.find({**frames, "eps": eps}).differences
-        return next(each for each in found if "only eps bounds the update" in each.why)
+        differences = table_3.find({**frames, "eps": eps}).differences
+        return next(
+            difference
+            for difference in differences
+            if "only eps bounds the update" in difference.why
+        )
 
     eps = frames["eps"]
     assert linear(eps).elsewhere

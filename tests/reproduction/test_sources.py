@@ -1,4 +1,4 @@
-"""Frames are kept as long as the code that they depend on is the same."""
+"""Cached frames stay valid until code under them changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the sources, in the place of the checkout."""
+    """A copy of the sources, used as the checkout."""
     root = tmp_path / "checkout"
     packages = [sources.ROOT / name for name in ("qmaps", "reproduction")]
     for path in (file for package in packages for file in package.rglob("*.py")):
@@ -51,7 +51,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("qmaps/cli/lab.py", False),
     ],
 )
-def test_what_frames_depend_on(tree: Path, edited: str, counts: bool) -> None:
+def test_sources_of_frames(tree: Path, edited: str, counts: bool) -> None:
     assert (tree / edited).exists()
     before = sources.shared.__wrapped__()
     with (tree / edited).open("a") as file:
@@ -64,7 +64,7 @@ def test_an_own_module_counts() -> None:
     assert sources.digest(table_6.build) == sources.digest(table_6.find)
 
 
-def test_exhibits_of_states_share_nothing_but_what_is_hashed() -> None:
+def test_exhibits_of_states_share_only_hashed_inputs() -> None:
     for paper in PAPERS.values():
         for exhibit in paper.exhibits:
             if exhibit.needs is not Needs.STATES:
@@ -87,13 +87,13 @@ def test_frames_are_made_anew_where_shared_code_changed(
     monkeypatch.setattr(sources, "shared", sources.shared.__wrapped__)
     frame = tmp_path / "runs/frames/8-bit-optimizers/table-6/errors.parquet"
 
-    def made() -> int:
+    def frame_time() -> int:
         folders = {"out": tmp_path / "out", "runs": tmp_path / "runs"}
         run([only.name], states=[adam_states(0)], **folders)
         return frame.stat().st_mtime_ns
 
-    first = made()
-    assert made() == first
+    first = frame_time()
+    assert frame_time() == first
     with (tree / "reproduction/eight_bit/_maps.py").open("a") as file:
         file.write("# another line\n")
-    assert made() > first
+    assert frame_time() > first

@@ -42,9 +42,9 @@ def test_the_papers_tables_come_out() -> None:
 
 def test_single_passes_follow_from_messages() -> None:
     frame = speedup.tables().query("table == '6 from 5'")
-    worst, *rest = sorted(frame["off_percent"].abs(), reverse=True)
+    worst, *smaller = sorted(frame["off_percent"].abs(), reverse=True)
     assert worst < 3.1  # 0.55, of which half a digit is 0.9 %
-    assert max(rest) < 1.5
+    assert max(smaller) < 1.5
 
 
 def test_printed_latencies_do_not_make_table_6() -> None:
@@ -58,11 +58,11 @@ def test_printed_latencies_do_not_make_table_6() -> None:
 def test_a_prediction_by_hand() -> None:
     job = Job("hand", conv_ms=8.0, fc_ms=2.0, cover_ms=1.0, features=1000, batch=100)
     # 100 samples, 250 numbers each, 4 messages of 100 kB at 1 GB/s.
-    found = predict(job, SLOW, 100)
-    assert (found.gpus, found.passes, found.forward_ms) == (4, 4, 8.0)
-    assert found.single_ms == pytest.approx(0.4)
-    assert found.full_ms == pytest.approx(0.4)  # hidden but for the first
-    assert found.speedup == pytest.approx(4 * 10 / (8 + 8 + 0.4))
+    predicted = predict(job, SLOW, 100)
+    assert (predicted.gpus, predicted.passes, predicted.forward_ms) == (4, 4, 8.0)
+    assert predicted.single_ms == pytest.approx(0.4)
+    assert predicted.full_ms == pytest.approx(0.4)  # hidden but for the first
+    assert predicted.speedup == pytest.approx(4 * 10 / (8 + 8 + 0.4))
     # 1 MB a message: 4 ms, of which 3 stand out, three times.
     large = predict(job, SLOW, 400)
     # 100,000 numbers of each device
@@ -84,8 +84,8 @@ def test_fewer_bits_never_lose_where_coding_is_free() -> None:
     turned = wide.loc["sub-batch"]
     assert (turned["B2048/tree@4s"] >= turned["B2048/tree@8s"]).all()
     assert (turned["B2048/tree@8s"] > turned["32-bit"]).all()
-    one = frame[frame["gpus"] == 1]
-    assert one["speedup"].tolist() == [1.0] * 3
+    single = frame[frame["gpus"] == 1]
+    assert single["speedup"].tolist() == [1.0] * 3
 
 
 def test_hardware_in_a_file(tmp_path: Path, capsys) -> None:
@@ -138,7 +138,7 @@ def test_bad_files(text: str, message: str, tmp_path: Path, capsys) -> None:
     assert (code, err) == (2, f"error: {message.replace('FILE', str(file))}\n")
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_any_work(capsys, monkeypatch) -> None:
+def test_an_unwritable_folder_is_refused_before_any_work(capsys, monkeypatch) -> None:
     monkeypatch.setattr(speedup, "calibrate", lambda: pytest.fail("it works already"))
     said = "out='/proc/none' cannot be written (No such file or directory); give a writable folder"
     assert call("--calibrate --out /proc/none", capsys) == (2, "", f"error: {said}\n")
@@ -169,17 +169,17 @@ def test_bad_values() -> None:
 
 
 def test_calibration_measures_two_processes() -> None:
-    found = speedup.calibrate(["B2048/DE@8s"], nodes=2, gpus_per_node=1, numbers=4096, rounds=2)
-    assert (found.nodes, found.gpus_per_node) == (2, 1)
-    assert found.compress_ns["B2048/DE@8s"] > 0
-    assert found.decompress_ns["B2048/DE@8s"] > 0
-    assert [size for size, _ in found.network.latency_ms] == [s / 1e3 for s in (
+    machine = speedup.calibrate(["B2048/DE@8s"], nodes=2, gpus_per_node=1, numbers=4096, rounds=2)
+    assert (machine.nodes, machine.gpus_per_node) == (2, 1)
+    assert machine.compress_ns["B2048/DE@8s"] > 0
+    assert machine.decompress_ns["B2048/DE@8s"] > 0
+    assert [size for size, _ in machine.network.latency_ms] == [s / 1e3 for s in (
         1000, 4000, 16000, 64000, 256000, 1024000, 4096000, 16384000)]  # fmt: skip
-    assert found.network.gb_per_s > 0
-    assert Hardware.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert machine.network.gb_per_s > 0
+    assert Hardware.from_json(json.loads(json.dumps(machine.to_json()))) == machine
 
 
-def test_calibration_says_why_it_failed(monkeypatch) -> None:
+def test_a_failed_calibration_has_a_reason(monkeypatch) -> None:
     monkeypatch.setattr(speedup.calibrate.__globals__["sys"], "executable", "/bin/false")
     with pytest.raises(BadValueError) as caught:
         speedup.calibrate()

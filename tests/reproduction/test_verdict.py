@@ -1,4 +1,4 @@
-"""What is called reproduced, of the same ordering, or different."""
+"""Verdicts: reproduced, same ordering, or different."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def paper(*values: float, spread: float = math.nan) -> pd.DataFrame:
 
 
 def verdicts(theirs: pd.DataFrame, *ours: float | tuple[float, float] | None) -> list[str]:
-    given = {(f"row {n}", "size"): value for n, value in enumerate(ours) if value is not None}
-    return list(beside(theirs, given)["verdict"])
+    by_row = {(f"row {n}", "size"): value for n, value in enumerate(ours) if value is not None}
+    return list(beside(theirs, by_row)["verdict"])
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_ties_of_ours_where_the_paper_has_an_order_differ() -> None:
     assert verdicts(paper(1, 2), 5, 5) == ["differs", "differs"]
 
 
-def test_an_order_that_follows_from_what_is_counted_is_no_evidence() -> None:
+def test_an_order_that_follows_from_counting_is_no_evidence() -> None:
     theirs = paper(1, 2, 3)
     ours = {(f"row {n}", "size"): value for n, value in enumerate((10.0, 20.0, 30.0))}
     assert list(beside(theirs, ours)["verdict"]) == ["same ordering"] * 3

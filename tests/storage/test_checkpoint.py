@@ -1,4 +1,4 @@
-"""Checkpoint files: whole or not there, and never a program."""
+"""Checkpoint files: complete or absent, and never a program."""
 
 from __future__ import annotations
 
@@ -94,17 +94,17 @@ print("killed", len(outcomes))
 def test_the_file_of_a_killed_writer_goes_with_the_next_save(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
-    dead, alive, on_another_host, other = (
+    dead, alive, on_another_host, unrelated = (
         tmp_path / f".{name}.tmp"
         for name in (
             f"a.pt.{ended.pid}-{files.HOST}", f"a.pt.{os.getppid()}-{files.HOST}",
             f"a.pt.{ended.pid}-00000000", f"b.pt.{ended.pid}-{files.HOST}",
         )
     )  # fmt: skip
-    for path in (dead, alive, on_another_host, other):
+    for path in (dead, alive, on_another_host, unrelated):
         path.touch()
     checkpoint.save({"a": 1}, tmp_path / "a.pt")
-    assert {*tmp_path.iterdir()} == {tmp_path / "a.pt", alive, on_another_host, other}
+    assert {*tmp_path.iterdir()} == {tmp_path / "a.pt", alive, on_another_host, unrelated}
 
 
 def test_a_kill_at_any_moment_of_a_save_loses_nothing(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_kill_at_any_moment_of_a_save_loses_nothing(tmp_path: Path) -> None:
     assert done.stdout.startswith("killed ")
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_saved_values_are_loaded(tmp_path: Path) -> None:
     path = tmp_path / "c.pt"
     for value in (1.0, 2.0):
         checkpoint.save({"x": torch.tensor([value]), "n": [value]}, path)
@@ -149,7 +149,7 @@ def test_numbers_of_numpy(add: list[type], tmp_path: Path) -> None:
         assert {*torch.serialization.get_safe_globals()} == before
 
 
-def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+def test_unloadable_values_are_not_saved(tmp_path: Path) -> None:
     path = tmp_path / "c.pt"
     checkpoint.save({"x": 1}, path)
     with pytest.raises(BadTypeError) as caught:
@@ -180,12 +180,12 @@ def test_a_file_that_would_run_code_runs_none(tmp_path: Path) -> None:
     torch.save({"state": Outside()}, legacy, _use_new_zipfile_serialization=False)
     bare = tmp_path / "bare.pkl"
     bare.write_bytes(pickle.dumps(Outside()))
-    for each, named in ((path, True), (legacy, True), (bare, False)):
+    for file, named in ((path, True), (legacy, True), (bare, False)):
         with pytest.raises(BadValueError) as caught:
-            checkpoint.load(each)
+            checkpoint.load(file)
         if named:
             assert str(caught.value) == (
-                f"{str(each)!r} would have to run code to load ({NAME}); save the "
+                f"{str(file)!r} would have to run code to load ({NAME}); save the "
                 "optimizer's state_dict() with plain tensors and numbers"
             )
         assert not CALLS
@@ -204,13 +204,13 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
             "truncated, or a file of another kind"
         )
     path.write_bytes(b"")
-    for each, reason in (
+    for file, reason in (
         (path, "is empty"),
         (tmp_path / "none", "cannot be read (No such file or directory)"),
     ):
         with pytest.raises(BadValueError) as caught:
-            checkpoint.load(each)
-        assert str(caught.value) == f"{str(each)!r} {reason}"
+            checkpoint.load(file)
+        assert str(caught.value) == f"{str(file)!r} {reason}"
 
 
 def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
@@ -291,17 +291,17 @@ print("refused", len(write))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the size of files")
 def test_a_full_disk_is_one_error_and_the_old_file(tmp_path: Path) -> None:
-    """What a limit on the size of files does is what a full disk does."""
+    """A limit on the size of files acts like a full disk."""
     command = [sys.executable, "-c", FULL, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "refused 10\n"
 
 
-def test_an_interruption_of_a_save_is_what_it_is(
+def test_an_interrupted_save_raises_keyboard_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within ``torch.save`` it would come out as a RuntimeError about positions in the file."""
+    """Inside ``torch.save`` it would become a RuntimeError about positions in the file."""
     real = Path.open
 
     class Interrupted(io.FileIO):

@@ -1,4 +1,4 @@
-"""Damaged files of every kind: what was written, or one clear error; never other numbers."""
+"""Damaged files of every kind: the saved values, or one clear error; never other numbers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from qmaps.lab.workloads.run_folder import RunFolder, TrainingRun
 from qmaps.storage import checkpoint, checksums, files
 
 TRIES = 40 * int(os.environ.get("QMAPS_FUZZ", "1"))
-"""How often each file is damaged."""
+"""Number of damages of each file."""
 
 
 def damaged(content: bytes, chance: random.Random) -> bytes:
-    """`content` after what disks, networks and editors do to files."""
+    """`content` with damage as from disks, networks and editors."""
     data = bytearray(content)
     at = chance.randrange(len(data))
     kind = chance.choice(["bit", "bit", "bit", "bits", "byte", "cut", "gap", "copy", "more"])
@@ -41,8 +41,8 @@ def damaged(content: bytes, chance: random.Random) -> bytes:
     elif kind == "gap":
         data[at : at + 64] = bytes(len(data[at : at + 64]))
     elif kind == "copy":
-        other = chance.randrange(len(data))
-        piece = data[other : other + 16]
+        origin = chance.randrange(len(data))
+        piece = data[origin : origin + 16]
         data[at : at + len(piece)] = piece
     else:
         data += data[:at]
@@ -50,7 +50,7 @@ def damaged(content: bytes, chance: random.Random) -> bytes:
 
 
 def flat(value: Any) -> Any:
-    """`value` in a form that `==` compares bit for bit."""
+    """`value` as plain objects; `==` compares them bit for bit."""
     if isinstance(value, torch.Tensor):
         return (str(value.dtype), tuple(value.shape), value.contiguous().numpy().tobytes())
     if isinstance(value, pd.DataFrame):
@@ -63,7 +63,7 @@ def flat(value: Any) -> Any:
 
 
 def outcome(read: Callable[[], Any]) -> Any:
-    """What is read, or the error, which must be one of ours."""
+    """The result of the read, or its error of qmaps."""
     try:
         return read()
     except QmapsError as error:
@@ -86,8 +86,8 @@ def frame() -> pd.DataFrame:
 def of_capture(path: Path) -> Any:
     states = capture.load(path)
     read = {(p, s): tensor for p, s, tensor in states.items()}
-    about = [(states.hyperparameters(p), states.scalars(p)) for p in states.parameters()]
-    return [flat(read), about, states.step, states.optimizer, states.skipped]
+    options = [(states.hyperparameters(p), states.scalars(p)) for p in states.parameters()]
+    return [flat(read), options, states.step, states.optimizer, states.skipped]
 
 
 def of_tensors(path: Path) -> Any:
@@ -97,9 +97,9 @@ def of_tensors(path: Path) -> Any:
 def write_capture(path: Path) -> None:
     model, optimizer = trained()
     with StateRecorder(optimizer, path.parent / "states", names=model) as recorder:
-        made = recorder.record()
-    assert made is not None
-    path.write_bytes(made.read_bytes())
+        written = recorder.record()
+    assert written is not None
+    path.write_bytes(written.read_bytes())
 
 
 def write_tensors(path: Path) -> None:
@@ -139,11 +139,11 @@ def test_a_damaged_file_is_refused_or_reads_the_same(name: str, tmp_path: Path) 
     write, read = KINDS[name]
     path = tmp_path / name
     write(path)
-    whole, expected = path.read_bytes(), read(path)
+    content, expected = path.read_bytes(), read(path)
     chance = random.Random(name)
     refused = 0
     for _ in range(TRIES):
-        path.write_bytes(damaged(whole, chance))
+        path.write_bytes(damaged(content, chance))
         actual = outcome(lambda: read(path))
         if isinstance(actual, QmapsError):
             assert "\n" not in str(actual)
@@ -182,20 +182,20 @@ def test_a_run_folder_with_a_damaged_file(done: bool, tmp_path: Path) -> None:
     names = ["run.json", "losses.csv", "result.json" if done else "checkpoint.pt"]
     for name in names:
         path = tmp_path / name
-        whole = path.read_bytes()
+        content = path.read_bytes()
         for _ in range(TRIES):
-            path.write_bytes(damaged(whole, chance))
+            path.write_bytes(damaged(content, chance))
             actual = outcome(lambda: read_run(tmp_path))
             assert "\n" not in str(actual) if isinstance(actual, QmapsError) else actual == expected
-        path.write_bytes(whole)
-    for name in names[::2]:  # that a checkpoint is read without its losses.csv is right
+        path.write_bytes(content)
+    for name in names[::2]:  # a checkpoint may be read without its losses.csv
         path = tmp_path / name
-        whole = path.read_bytes()
-        path.write_bytes(whole[: len(whole) // 2])
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
         with pytest.raises(QmapsError):
             read_run(tmp_path)
-        path.write_bytes(whole)
-    (tmp_path / "run.json").unlink()  # nothing says then what the other files are of
+        path.write_bytes(content)
+    (tmp_path / "run.json").unlink()  # without it nothing identifies the other files
     with pytest.raises(OutputError) as caught:
         read_run(tmp_path)
     assert str(caught.value) == (
@@ -222,10 +222,10 @@ def test_a_damaged_part_of_a_sweep_is_measured_again(tmp_path: Path) -> None:
     chance = random.Random(0)
     for number in range(TRIES):
         path = parts[number % 2]
-        whole = path.read_bytes()
-        path.write_bytes(damaged(whole, chance))
+        content = path.read_bytes()
+        path.write_bytes(damaged(content, chance))
         assert flat(swept(tmp_path)) == expected
-        assert flat(files.read_frame(path)) == flat(pd.read_parquet(io.BytesIO(whole)))
+        assert flat(files.read_frame(path)) == flat(pd.read_parquet(io.BytesIO(content)))
         assert flat(files.read_frame(tmp_path / "sweep.parquet")) == expected
 
 
@@ -235,16 +235,16 @@ def test_a_damaged_description_of_a_sweep(tmp_path: Path) -> None:
     refusal = (
         f"out={str(tmp_path)!r} has a damaged sweep.json; delete the folder or give another one"
     )
-    whole = path.read_bytes()
+    content = path.read_bytes()
     chance = random.Random(0)
     for _ in range(TRIES):
-        path.write_bytes(damaged(whole, chance))
+        path.write_bytes(damaged(content, chance))
         actual = outcome(lambda: flat(swept(tmp_path)))
         assert str(actual) == refusal if isinstance(actual, QmapsError) else actual == expected
-    # Without it no one knows what the parts are of.
+    # Without it nothing identifies the parts.
     path.unlink()
-    other = sweep.run(small(), ["B8/DE@5s"], out=tmp_path, min_quantized_size=0)
-    assert set(other["quantizer"]) == {"B8/DE@5s"}
+    resumed = sweep.run(small(), ["B8/DE@5s"], out=tmp_path, min_quantized_size=0)
+    assert set(resumed["quantizer"]) == {"B8/DE@5s"}
 
 
 def test_files_of_earlier_versions_have_no_checksums(tmp_path: Path) -> None:
@@ -279,13 +279,13 @@ def test_archives_that_torch_wrote_without_checksums_are_read(tmp_path: Path) ->
 
 
 def test_a_record_that_is_marked_as_a_folder(tmp_path: Path) -> None:
-    """``torch.load`` takes memory for it, reads nothing, and returns what was there."""
+    """``torch.load`` would allocate memory for it, read nothing, and return uninitialized data."""
     path = tmp_path / "c.pt"
     checkpoint.save({"x": torch.arange(1000.0)}, path)
-    whole = path.read_bytes()
+    content = path.read_bytes()
     name = b"archive/data/0"
-    attribute = whole.rindex(name) - 8  # of its entry in the archive's directory
-    path.write_bytes(whole[:attribute] + b"\x10" + whole[attribute + 1 :])
+    attribute = content.rindex(name) - 8  # of its entry in the archive's directory
+    path.write_bytes(content[:attribute] + b"\x10" + content[attribute + 1 :])
     with pytest.raises(BadValueError) as caught:
         checkpoint.load(path)
     assert str(caught.value) == (

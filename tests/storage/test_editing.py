@@ -1,4 +1,4 @@
-"""Tensors and numbers of files are changed where they are; all else stays as it was."""
+"""Tensors and numbers of files change in place; all other bytes stay."""
 
 import pickle
 import re
@@ -17,11 +17,11 @@ from qmaps.storage.checkpoint import Part, editing, put, renumber
 
 
 def saved(path: Path) -> dict[str, Any]:
-    """A file with a tensor that is a part of another, and one of several chunks."""
-    whole = torch.arange(12.0)
+    """A file with a view of a tensor, and a tensor in several chunks."""
+    tensor = torch.arange(12.0)
     value = {
-        "part": whole[2:6],
-        "whole": whole,
+        "part": tensor[2:6],
+        "whole": tensor,
         "large": torch.zeros(300_000),
         "kept": torch.full((7,), 0.25),
     }
@@ -30,11 +30,11 @@ def saved(path: Path) -> dict[str, Any]:
 
 
 def records(path: Path) -> dict[str, bytes]:
-    """The content of each record, whatever its checksum."""
+    """The content of each record, with any checksum."""
     with zipfile.ZipFile(path) as archive:
-        for each in archive.infolist():
-            each.CRC = None  # type: ignore[assignment]
-        return {each.filename: archive.read(each) for each in archive.infolist()}
+        for entry in archive.infolist():
+            entry.CRC = None  # type: ignore[assignment]
+        return {entry.filename: archive.read(entry) for entry in archive.infolist()}
 
 
 def check(path: Path) -> None:
@@ -46,12 +46,12 @@ def check(path: Path) -> None:
             crc = zlib.crc32(archive.read(record))
             assert crc == record.CRC
             start = record.header_offset
-            own, name, extra = struct.unpack_from("<14xI8xHH", content, start)
+            crc_of_record, name, extra = struct.unpack_from("<14xI8xHH", content, start)
             if record.flag_bits & 8:
                 behind = start + 30 + name + extra + record.file_size
                 assert content[behind : behind + 4] == b"PK\x07\x08"
-                (own,) = struct.unpack_from("<I", content, behind + 4)
-            assert own == crc
+                (crc_of_record,) = struct.unpack_from("<I", content, behind + 4)
+            assert crc_of_record == crc
 
 
 @pytest.mark.parametrize("crc", [True, False])
@@ -130,8 +130,8 @@ def test_a_stream_in_a_larger_file(tmp_path: Path) -> None:
     assert checkpoint.load_part(part).tolist() == [
         [0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13, 14],
     ]  # fmt: skip
-    whole = path.read_bytes()
-    assert (whole[:6], whole[-5:], len(whole)) == (b"before", b"after", len(content) + 11)
+    after = path.read_bytes()
+    assert (after[:6], after[-5:], len(after)) == (b"before", b"after", len(content) + 11)
     message = f"{str(path)!r} has Tensor at byte 6; expected a tensor of shape (3, 5)"
     with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):
         put(part, torch.zeros(3, 5))
@@ -173,16 +173,16 @@ def test_numbers_in_a_stream_keep_its_length(old: float, new: int, tmp_path: Pat
     content = stream.read_bytes()
     path.write_bytes(b"before" + content + b"after")
     part = Part(path, 6, len(content))
-    renumber(part, "step", old + 1, new)  # which is not there
+    renumber(part, "step", old + 1, new)  # the stream has no such number
     assert path.read_bytes() == b"before" + content + b"after"
     renumber(part, "step", old, new)
     (actual,) = checkpoint.load_part(part)
     number = type(old)(new)
     assert repr(actual["groups"]) == repr([{"step": number, "lr": old}, {"step": number}])
     assert actual["x"].tolist() == [1, 1, 1]
-    whole = path.read_bytes()
-    assert (whole[:6], whole[-5:], len(whole)) == (b"before", b"after", len(content) + 11)
-    stream.write_bytes(whole[6:-5])
+    after = path.read_bytes()
+    assert (after[:6], after[-5:], len(after)) == (b"before", b"after", len(content) + 11)
+    stream.write_bytes(after[6:-5])
     check(stream)
 
 

@@ -129,7 +129,7 @@ def test_hints(name: str, allowed: list[str], hint: str) -> None:
 
 @pytest.mark.parametrize("error", [e for e in vars(errors).values() if isinstance(e, type)])
 def test_errors_are_values_or_types(error: type) -> None:
-    # Another process that ends is nobody's bad input.
+    # The end of another process is not an error of input.
     base = errors.QmapsError, errors.CommunicationError
     if issubclass(error, errors.QmapsError) and error not in base:
         assert issubclass(error, (ValueError, TypeError))
@@ -216,9 +216,9 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def pipe(path: Path) -> Iterator[None]:
-    """A named pipe, to be read by no one.
+    """A named pipe without a reader.
 
-    A reader would wait for a writer for ever: this one comes, and goes after a while.
+    A reader would wait for a writer forever; this one opens the pipe and closes it after a while.
     """
     os.mkfifo(path)
     with contextlib.ExitStack() as stack:
@@ -271,14 +271,14 @@ with files.replacing(sys.argv[1]) as temporary:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The name of the file that a killed writer of ``a`` leaves."""
+    """Name of the temporary file left by a killed writer of ``a``."""
     folder = tmp_path_factory.mktemp("killed")
     code = KILLED.format(end="os.kill(os.getpid(), 9)")
     command = [sys.executable, "-c", code, str(folder / "a")]
     subprocess.run(command, capture_output=True, timeout=120, check=False)
-    (left,) = folder.iterdir()
-    assert left.read_bytes() == b"half"
-    return left.name
+    (leftover,) = folder.iterdir()
+    assert leftover.read_bytes() == b"half"
+    return leftover.name
 
 
 @needs_locks
@@ -296,7 +296,7 @@ def test_files_of_killed_writers_go_with_the_next_save(
 
 @needs_locks
 def test_files_that_are_being_written_stay(killed: str, tmp_path: Path) -> None:
-    """The number of the process may be that of one in another container: the lock counts."""
+    """A process of another container may have the same number: the lock decides."""
     path = tmp_path / "a"
     code = KILLED.format(end="sys.stdin.read()")
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Sound files and folders of other formats are called what they are."""
+"""Errors name the format of sound files and folders of other formats."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""One writer to a folder at a time, and what becomes of locks that no one releases."""
+"""One writer to a folder at a time, and cleanup of abandoned locks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def holder(folder: Path, **environment: str) -> subprocess.Popen[str]:
-    """Another process that holds the lock until it reads a line."""
+    """Another process with the lock; it releases the lock at a line of input."""
     command, env = [sys.executable, "-c", HOLD, str(folder)], {**os.environ, **environment}
     process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, text=True, env=env)
     assert process.stdout is not None
@@ -81,7 +81,7 @@ def test_another_process_is_waited_for_and_then_gone(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="there is no kill -9")
 def test_the_lock_of_a_killed_process_does_not_block(tmp_path: Path) -> None:
-    with holder(tmp_path, TZ="XXX-25:99") as process:  # a time zone that there is not
+    with holder(tmp_path, TZ="XXX-25:99") as process:  # a time zone that does not exist
         process.kill()
         assert process.communicate()[1] == ""
     assert names(tmp_path) == [".capture.lock"]
@@ -145,7 +145,7 @@ def test_a_folder_that_was_deleted_meanwhile(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_whatever_writes_over_time_asks_for_it(tmp_path: Path) -> None:
+def test_long_writers_take_the_lock(tmp_path: Path) -> None:
     layer = torch.nn.Linear(3, 3)
     layer(torch.ones(1, 3)).sum().backward()
     optimizer = torch.optim.AdamW(layer.parameters())

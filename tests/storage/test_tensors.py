@@ -31,10 +31,10 @@ def test_plain_form_loads_without_executing_code() -> None:
 
 
 def test_several_tensors_in_one_file(tmp_path) -> None:
-    mine = qmaps.Codebook([-1, 0, 1], label="mine")
+    codebook = qmaps.Codebook([-1, 0, 1], label="mine")
     tensors = {
         "a/b.c": qmaps.quantizer("B128/DE@4s").quantize(X),
-        "": qmaps.quantizer("tensor/mine@2s", [mine]).quantize(X),
+        "": qmaps.quantizer("tensor/mine@2s", [codebook]).quantize(X),
         "empty": qmaps.quantizer("B7/quantile@4s").quantize(torch.zeros(0, 3)),
     }
     qmaps.save(tensors, tmp_path / "all.safetensors")
@@ -117,30 +117,30 @@ def test_a_file_that_is_not_ours_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda about: about[0].update(format=2),
-        lambda about: about[0].pop("parts"),
-        lambda about: about[0].pop("name"),
-        lambda about: about[0].pop("spec"),
-        lambda about: about[0].pop("shape"),
-        lambda about: about[0].update(shape=[299, 2]),
-        lambda about: about[0].update(shape=[-1, -300]),
-        lambda about: about[0].update(shape=["many"]),
-        lambda about: about[0].update(shape=7),
-        lambda about: about[0].update(parts=5),
-        lambda about: about[0].update(parts="two"),
-        lambda about: about[1].update(spec="B128/XY@4s"),
-        lambda about: about[1].update(spec="B64/DE@4s"),
-        lambda about: about[1].update(spec="B128/DE@5s"),
-        lambda about: about[1].update(spec=4),
-        lambda about: about[0]["map"].update(bits=3),
-        lambda about: about[0]["map"].update(bits="four"),
-        lambda about: about[0]["map"].update(other=1),
-        lambda about: about[0]["map"].update(signed=False),
-        lambda about: about[0]["map"].pop("label"),
-        lambda about: about[0]["map"].pop("normalizer"),
-        lambda about: about[0]["map"].update(normalizer="C12"),
-        lambda about: about.append(dict(about[1])),
-        lambda about: about.append("text"),
+        lambda metadata: metadata[0].update(format=2),
+        lambda metadata: metadata[0].pop("parts"),
+        lambda metadata: metadata[0].pop("name"),
+        lambda metadata: metadata[0].pop("spec"),
+        lambda metadata: metadata[0].pop("shape"),
+        lambda metadata: metadata[0].update(shape=[299, 2]),
+        lambda metadata: metadata[0].update(shape=[-1, -300]),
+        lambda metadata: metadata[0].update(shape=["many"]),
+        lambda metadata: metadata[0].update(shape=7),
+        lambda metadata: metadata[0].update(parts=5),
+        lambda metadata: metadata[0].update(parts="two"),
+        lambda metadata: metadata[1].update(spec="B128/XY@4s"),
+        lambda metadata: metadata[1].update(spec="B64/DE@4s"),
+        lambda metadata: metadata[1].update(spec="B128/DE@5s"),
+        lambda metadata: metadata[1].update(spec=4),
+        lambda metadata: metadata[0]["map"].update(bits=3),
+        lambda metadata: metadata[0]["map"].update(bits="four"),
+        lambda metadata: metadata[0]["map"].update(other=1),
+        lambda metadata: metadata[0]["map"].update(signed=False),
+        lambda metadata: metadata[0]["map"].pop("label"),
+        lambda metadata: metadata[0]["map"].pop("normalizer"),
+        lambda metadata: metadata[0]["map"].update(normalizer="C12"),
+        lambda metadata: metadata.append(dict(metadata[1])),
+        lambda metadata: metadata.append("text"),
     ],
 )
 def test_damaged_metadata_is_refused(
@@ -152,10 +152,10 @@ def test_damaged_metadata_is_refused(
         "b": qmaps.quantizer("B128/DE@4s").quantize(X),
     }
     qmaps.save(tensors, path)
-    arrays, about = read(path)
-    damage(about)
-    save_file(arrays, path, metadata={"qmaps_tensors": json.dumps(about)})
-    if about[0].get("map", {}).get("label", "") == "":
+    arrays, metadata = read(path)
+    damage(metadata)
+    save_file(arrays, path, metadata={"qmaps_tensors": json.dumps(metadata)})
+    if metadata[0].get("map", {}).get("label", "") == "":
         # The label names the codebook and nothing else.
         assert list(qmaps.load(path)) == ["a", "b"]
         return
@@ -175,9 +175,9 @@ def test_metadata_that_is_no_json_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_format_is_named(tmp_path: Path) -> None:
     path = tmp_path / "t.safetensors"
     qmaps.save({"tensor": qmaps.quantizer("B128/DE@4s").quantize(X)}, path)
-    arrays, about = read(path)
-    about[0]["format"] = 2
-    save_file(arrays, path, metadata={"qmaps_tensors": json.dumps(about)})
+    arrays, metadata = read(path)
+    metadata[0]["format"] = 2
+    save_file(arrays, path, metadata={"qmaps_tensors": json.dumps(metadata)})
     with pytest.raises(qmaps.errors.BadValueError) as caught:
         qmaps.load(path)
     assert str(caught.value) == (

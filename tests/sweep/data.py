@@ -24,16 +24,16 @@ SHAPES = {"a": (300, 201), "b": (5000,), "c": (250, 400), "first": (90, 60), "e"
 
 
 def tensors() -> dict[str, dict[str, torch.Tensor]]:
-    """Moments of five parameters, of one the first only; two are large enough for two threads."""
+    """Moments of five parameters, one without a second; two are large enough for two threads."""
     g = torch.Generator().manual_seed(0)
-    made = {}
+    states = {}
     for name, shape in SHAPES.items():
         m = torch.randn(shape, generator=g) * 1e-3
         v = (torch.randn(shape, generator=g) * torch.exp(torch.randn(shape, generator=g))) ** 2
         m.view(-1)[:5] = 0
-        made[name] = {"exp_avg": m, "exp_avg_sq": v * 1e-6}
-    del made["first"]["exp_avg_sq"]
-    return made
+        states[name] = {"exp_avg": m, "exp_avg_sq": v * 1e-6}
+    del states["first"]["exp_avg_sq"]
+    return states
 
 
 def on_disk(folder: Path) -> Path:
@@ -52,9 +52,9 @@ def digest(path: Path, specs: Sequence[Spec], **options: Any) -> str:
     return sweep_digest(plan(path, specs, **options), load(path), size)
 
 
-def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
-    """Assert that two frames have the same rows, columns and bits."""
-    pd.testing.assert_frame_equal(found, expected, check_exact=True)
+def same(actual: pd.DataFrame, expected: pd.DataFrame) -> None:
+    """Compare rows, columns and bits of two frames."""
+    pd.testing.assert_frame_equal(actual, expected, check_exact=True)
 
 
 @dataclass(frozen=True)

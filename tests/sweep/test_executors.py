@@ -1,4 +1,4 @@
-"""Sweeps by several processes: the same bits, whoever measures, and whoever is killed."""
+"""Sweeps by several processes: the same bits for any workers, also after a kill."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def serial(path: Path) -> pd.DataFrame:
 
 
 def test_a_pool_gives_the_same_bits(path: Path, serial: pd.DataFrame, tmp_path: Path) -> None:
-    told: list[tuple[int, int, str]] = []
+    calls: list[tuple[int, int, str]] = []
     frame = sweep.run(
-        path, SPECS, workers=2, out=tmp_path, progress=lambda *given: told.append(given)
+        path, SPECS, workers=2, out=tmp_path, progress=lambda *arguments: calls.append(arguments)
     )
     same(frame, serial)
     same(pd.read_parquet(tmp_path / "sweep.parquet"), serial)
-    assert told[0] == (0, 5, "5 jobs on workers")
-    assert told[-1] == (5, 5, "")
-    assert [done for done, _, _ in told] == [0, 1, 2, 3, 4, 5, 5]
+    assert calls[0] == (0, 5, "5 jobs on workers")
+    assert calls[-1] == (5, 5, "")
+    assert [done for done, _, _ in calls] == [0, 1, 2, 3, 4, 5, 5]
 
 
 def test_states_that_were_renamed(path: Path, tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_states_that_were_renamed(path: Path, tmp_path: Path) -> None:
         same(sweep.run(states, SPECS[:2], executor=executor), expected)
 
 
-def test_one_frame_whoever_measures(path: Path, serial: pd.DataFrame) -> None:
-    """Of one process and of Dask; other tests have pools, and a killed worker."""
+def test_one_frame_for_any_workers(path: Path, serial: pd.DataFrame) -> None:
+    """One process and Dask; other tests have pools, and a killed worker."""
     distributed = pytest.importorskip("distributed")
     with (
         distributed.LocalCluster(
@@ -84,7 +84,7 @@ def job_of(item: Item) -> executors.Job:
 
 
 def deadly(path: Path, place: Path, lives: int) -> list[Item]:
-    """The items of a sweep, of which the last kills its worker."""
+    """The items of a sweep; the last one kills its worker."""
     items = plan(path, SPECS)
     last = {name: getattr(items[-1], name) for name in asdict(items[-1])}
     return [*items[:-1], Deadly(**last, place=str(place), lives=lives)]
@@ -116,10 +116,10 @@ def test_a_killed_sweep_goes_on(path: Path, serial: pd.DataFrame, tmp_path: Path
     command = [sys.executable, "-c", KILLED, str(path), str(tmp_path), *SPECS]
     done = subprocess.run(command, check=False)
     assert done.returncode == -signal.SIGKILL
-    kept = {part: part.stat().st_mtime_ns for part in (tmp_path / "parts").iterdir()}
-    assert sorted(part.name for part in kept) == ["00000.parquet", "00001.parquet"]
+    stamps = {part: part.stat().st_mtime_ns for part in (tmp_path / "parts").iterdir()}
+    assert sorted(part.name for part in stamps) == ["00000.parquet", "00001.parquet"]
     same(sweep.run(path, SPECS, out=tmp_path, workers=1), serial)
-    assert all(part.stat().st_mtime_ns == stamp for part, stamp in kept.items())
+    assert all(part.stat().st_mtime_ns == stamp for part, stamp in stamps.items())
 
 
 ALONE = """
@@ -145,7 +145,7 @@ def test_workers_end_with_the_main_process(tmp_path: Path) -> None:
 
 def test_an_executor_that_lost_its_workers(path: Path) -> None:
     class Broken(ThreadPoolExecutor):
-        def submit(self, function: Callable, /, *given: object, **named: object):  # type: ignore[no-untyped-def]
+        def submit(self, function: Callable, /, *arguments: object, **named: object):  # type: ignore[no-untyped-def]
             raise BrokenProcessPool
 
     with Broken() as executor, pytest.raises(CommunicationError) as caught:
@@ -156,7 +156,7 @@ def test_an_executor_that_lost_its_workers(path: Path) -> None:
     )
 
 
-def test_what_workers_cannot_do(path: Path) -> None:
+def test_impossible_work_for_workers_is_refused(path: Path) -> None:
     cases = {
         "states in memory cannot be read by workers; give the path of captured states or of a "
         "checkpoint": (tensors(), {"workers": 2}),
@@ -166,9 +166,9 @@ def test_what_workers_cannot_do(path: Path) -> None:
             {"workers": 2, "executor": ThreadPoolExecutor(1)},
         ),
     }
-    for message, (states, given) in cases.items():
+    for message, (states, options) in cases.items():
         with pytest.raises(BadValueError) as caught:
-            sweep.run(states, SPECS, **given)
+            sweep.run(states, SPECS, **options)
         assert str(caught.value) == message
 
 
@@ -196,7 +196,7 @@ def test_a_script_without_a_guard(path: Path, tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_executor_and_no_number_of_workers(path: Path) -> None:
+def test_bad_executors_and_numbers_of_workers_are_refused(path: Path) -> None:
     closed = ThreadPoolExecutor(1)
     closed.shutdown()
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -206,9 +206,9 @@ def test_what_is_no_executor_and_no_number_of_workers(path: Path) -> None:
         ({"executor": closed}, BadValueError, "executor=ThreadPoolExecutor accepts no work "
          "(cannot schedule new futures after shutdown)"),
     ]  # fmt: skip
-    for given, error, message in cases:
+    for options, error, message in cases:
         with pytest.raises(error) as caught:
-            sweep.run(path, SPECS, **given)
+            sweep.run(path, SPECS, **options)
         assert str(caught.value) == message
 
 
@@ -251,11 +251,11 @@ def test_an_error_in_a_worker_is_that_of_one_process(tmp_path: Path) -> None:
 
 
 def test_a_worker_has_one_thread_and_others_keep_theirs(path: Path) -> None:
-    seen = []
+    thread_counts = []
 
     class Looking(Item):
         def measure(self, states: capture.CapturedStates) -> pd.DataFrame:
-            seen.append(torch.get_num_threads())
+            thread_counts.append(torch.get_num_threads())
             return super().measure(states)
 
     [item, *_] = plan(path, SPECS)
@@ -264,13 +264,13 @@ def test_a_worker_has_one_thread_and_others_keep_theirs(path: Path) -> None:
     try:
         looking = Looking(**{name: getattr(item, name) for name in asdict(item)})
         executors._measured(job_of(looking), (str(path), capture.load(path).parameters()))
-        assert (seen, torch.get_num_threads()) == ([1], 2)
+        assert (thread_counts, torch.get_num_threads()) == ([1], 2)
     finally:
         torch.set_num_threads(threads)
 
 
 def test_jobs_of_a_broken_executor_are_cancelled() -> None:
-    """They would be done after the error, by whatever workers are left."""
+    """Otherwise the remaining workers would run them after the error."""
     futures: list[Future[int]] = []
 
     class Losing(Executor):

@@ -25,7 +25,7 @@ def test_a_replay_refuses_them() -> None:
 
 
 def test_errors_of_updates_have_the_product_in_them() -> None:
-    """Engines that decode codes and scales alone leave such a tensor to the reference."""
+    """Engines without low-rank factors leave such a tensor to the reference."""
     m, v = matrix(), matrix().square() + 0.1
     states = {"a": {"exp_avg": m, "exp_avg_sq": v}}
     pair = f"{SPEC} + B128/DE-0@8u"

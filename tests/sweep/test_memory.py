@@ -1,4 +1,4 @@
-"""The memory that a sweep needs is bounded, on files of zeros that take no disk."""
+"""The memory of a sweep is bounded, on sparse files of zeros."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ print(memory("VmHWM") - before)
 
 
 def zeros(path: Path, parameters: int, shape: tuple[int, int]) -> Path:
-    """A safetensors file with both moments of some parameters, all 0, and nothing on the disk."""
+    """A safetensors file with both moments of some parameters, all 0, and sparse on disk."""
     header, at = {}, 0
     for number in range(parameters):
         for state in ("exp_avg", "exp_avg_sq"):
             end = at + 4 * shape[0] * shape[1]
-            about = {"dtype": "F32", "shape": shape, "data_offsets": [at, end]}
-            header[f"layer{number}.weight.{state}"] = about
+            entry = {"dtype": "F32", "shape": shape, "data_offsets": [at, end]}
+            header[f"layer{number}.weight.{state}"] = entry
             at = end
     text = json.dumps(header).encode()
     with path.open("wb") as file:

@@ -1,4 +1,4 @@
-"""The items of a sweep: small, and the same everywhere; sweeps are told apart by digests."""
+"""The items of a sweep: small, and the same on every machine; digests identify sweeps."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_an_item_for_each_parameter(tmp_path: Path) -> None:
 
 
 def test_items_with_codebooks_of_users_and_frozen_maps_can_be_pickled(tmp_path: Path) -> None:
-    mine = qmaps.Codebook(torch.linspace(-1, 1, 9), label="mine")
+    codebook = qmaps.Codebook(torch.linspace(-1, 1, 9), label="mine")
     frozen = qmaps.quantizer("B64/lloyd@4s").fit(tensors()["a"]["exp_avg"])
     path = on_disk(tmp_path)
-    [item, *_] = plan(path, ["B64/mine@4s", frozen], codebooks=(mine,))
+    [item, *_] = plan(path, ["B64/mine@4s", frozen], codebooks=(codebook,))
     states = capture.load(path)
     same(pickle.loads(pickle.dumps(item)).measure(states), item.measure(states))
 
@@ -45,15 +45,15 @@ def test_digests_tell_sweeps_apart(tmp_path: Path) -> None:
     copy = tmp_path / "copy.safetensors"
     shutil.copy(path, copy)
     assert digest(copy, SPECS) == digest(path, SPECS)
-    other = tensors()
-    other["c"]["exp_avg"][0, 0] += 1
+    altered = tensors()
+    altered["c"]["exp_avg"][0, 0] += 1
     changed = capture.recorder.write(
-        capture.CapturedStates.from_tensors(other, step=7), tmp_path / "o"
+        capture.CapturedStates.from_tensors(altered, step=7), tmp_path / "o"
     )
-    for states, specs, least in (
+    for states, specs, min_size in (
         (path, SPECS[1:], 4096), (path, SPECS, 1000), (changed, SPECS, 4096),
     ):  # fmt: skip
-        assert digest(states, specs, min_quantized_size=least) != digest(path, SPECS)
+        assert digest(states, specs, min_quantized_size=min_size) != digest(path, SPECS)
 
 
 def test_digests_tell_codebooks_of_one_label_apart(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_states_with_checksums_are_not_read_for_a_plan(
     state["exp_avg"][5, 5] += 1
     torch.save({"state": {0: state}, "param_groups": [{"params": [0], "eps": 1e-8}]}, optimizer)
 
-    def read(*given: object, **named: object) -> torch.Tensor:
+    def read(*arguments: object, **named: object) -> torch.Tensor:
         raise AssertionError("a tensor was read")
 
     monkeypatch.setattr(capture.CapturedStates, "tensor", read)
@@ -92,8 +92,8 @@ def test_one_spec_need_not_be_a_list() -> None:
     states = {"a": tensors()["a"]}
     for spec in SPECS[:2]:
         same(sweep.run(states, spec), sweep.run(states, [spec]))
-    for given in (qmaps.quantizer(SPECS[0]), Pair.parse(SPECS[1])):
-        same(sweep.run(states, given), sweep.run(states, [str(given)]))
+    for single in (qmaps.quantizer(SPECS[0]), Pair.parse(SPECS[1])):
+        same(sweep.run(states, single), sweep.run(states, [str(single)]))
     with pytest.raises(BadTypeError) as caught:
         sweep.run(states, 5)  # type: ignore[arg-type]
     assert str(caught.value) == ("specs=5 must be a spec such as 'B128/DE@4s', or a list of them")
@@ -104,9 +104,9 @@ def test_specs_of_a_large_parameter_are_measured_in_parts(
     work: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, specs = on_disk(tmp_path), ["B128/DE@4u", "B128/DE@4s", "tensor/linear@4s", *SPECS]
-    whole = sweep.run(path, specs)
+    frame = sweep.run(path, specs)
     monkeypatch.setattr(import_module("qmaps.sweep.plan"), "WORK", work)
     assert len(list(plan(path, specs)[0]._parts())) > 1
     order = ["parameter", "state", "quantizer"]
     parts = sweep.run(path, specs).sort_values(order, ignore_index=True)
-    same(parts, whole.sort_values(order, ignore_index=True))
+    same(parts, frame.sort_values(order, ignore_index=True))

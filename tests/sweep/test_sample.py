@@ -1,4 +1,4 @@
-"""Sampled sweeps: the rule, the estimates, and how often the intervals cover the truth."""
+"""Sampled sweeps: the rule, the estimates, and the coverage of the intervals."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ KEY = ["parameter", "state", "quantizer"]
 
 def tensors(seeds: range, shape: tuple[int, ...] = (4000, 64)) -> dict[str, dict]:
     """Moments with rows of different sizes; a second moment is a mean of eight squares."""
-    made = {}
+    states = {}
     for seed in seeds:
         g = torch.Generator().manual_seed(seed)
         size = (0.4 * torch.randn(shape[0], *[1] * (len(shape) - 1), generator=g)).exp()
         v = torch.randn(8, *shape, generator=g).square().mean(0)
-        made[f"p{seed}"] = {
+        states[f"p{seed}"] = {
             "exp_avg": torch.randn(shape, generator=g) * size * 1e-3,
             "exp_avg_sq": v * size.square() * 1e-6,
         }
-    return made
+    return states
 
 
 def slabs_of(x: torch.Tensor) -> Slabs:
@@ -72,23 +72,23 @@ def test_a_name_that_is_no_valid_unicode() -> None:
 @pytest.mark.slow
 def test_intervals_cover_the_whole_sweep() -> None:
     states = tensors(range(40))
-    whole, part = sweep.run(states, SPECS), sweep.run(states, SPECS, sample=0.01)
-    both = part.merge(whole, on=KEY, suffixes=("", "_whole"))
-    assert len(both) == len(whole)
-    assert (both["bits_per_element"] == both["bits_per_element_whole"]).all()
-    assert both["mean_square"].equals(both["mean_square_whole"].rename("mean_square"))
+    full, part = sweep.run(states, SPECS), sweep.run(states, SPECS, sample=0.01)
+    merged = part.merge(full, on=KEY, suffixes=("", "_whole"))
+    assert len(merged) == len(full)
+    assert (merged["bits_per_element"] == merged["bits_per_element_whole"]).all()
+    assert merged["mean_square"].equals(merged["mean_square_whole"].rename("mean_square"))
     covered: list[bool] = []
     for metric in ("mean_abs_error", "mse", "mean_rel_error", "zeroed_share"):
-        low, high, truth = (both[f"{metric}{end}"] for end in ("_low", "_high", "_whole"))
+        low, high, truth = (merged[f"{metric}{end}"] for end in ("_low", "_high", "_whole"))
         wide = low < high
         inside = ((low <= truth) & (truth <= high))[wide]
         assert inside.mean() > 0.85, metric
         covered += inside.tolist()
-        assert ((both[metric] >= low) & (both[metric] <= high))[wide].all()
+        assert ((merged[metric] >= low) & (merged[metric] <= high))[wide].all()
     assert len(covered) > 1000
     assert 0.92 <= np.mean(covered) <= 0.98
     for name in ("median_abs_error", "p99_abs_error", "median_rel_error", "sqnr_db"):
-        ratio = (both[name] / both[f"{name}_whole"]).dropna()
+        ratio = (merged[name] / merged[f"{name}_whole"]).dropna()
         assert ratio.between(0.85, 1.15).all(), name
 
 
@@ -101,8 +101,8 @@ def choose(name: str, x: torch.Tensor, normalizers: list[Normalizer], share: flo
 
 def rows_of(chosen: Units, x: torch.Tensor) -> torch.Tensor:
     """The rows of `x` in the chosen units."""
-    each = chosen.size // math.prod(x.shape[1:])
-    rows = (chosen.chosen[:, None] * each + np.arange(each)).reshape(-1)
+    rows_per_unit = chosen.size // math.prod(x.shape[1:])
+    rows = (chosen.chosen[:, None] * rows_per_unit + np.arange(rows_per_unit)).reshape(-1)
     return x[torch.from_numpy(rows[rows < len(x)])]
 
 
@@ -116,9 +116,9 @@ def test_the_chosen_units_are_whole_rows_and_blocks() -> None:
     assert chosen.certain[np.searchsorted(chosen.chosen, 175)]  # the unit of row 700
     assert chosen.weights.sum() == pytest.approx(500)
     assert slabs_of(x).chosen(chosen.chosen, 384).equal(rows_of(chosen, x))
-    again, other = (choose(name, x, normalizers, 0.3) for name in ("w", "v"))
+    again, of_second = (choose(name, x, normalizers, 0.3) for name in ("w", "v"))
     assert (again.chosen == chosen.chosen).all()
-    assert not (other.chosen == chosen.chosen).all()
+    assert not (of_second.chosen == chosen.chosen).all()
 
 
 def test_a_ragged_end_and_one_dimension() -> None:
@@ -135,11 +135,11 @@ def test_a_ragged_end_and_one_dimension() -> None:
 
 
 WHOLE = "rank1B"
-"""Tiles have scales of two blocks; tensors of theirs are measured as a whole."""
+"""Tiles have scales of two blocks; their tensors are measured in full."""
 
 
 def normalizers() -> list[Normalizer]:
-    """Every one that divides by scales, with every format of scales."""
+    """Every normalizer with scales, with every format of scales."""
     results = []
     for cls in REGISTRY:
         for suffix in ["", *SUFFIXES]:
@@ -147,8 +147,8 @@ def normalizers() -> list[Normalizer]:
             with suppress(SpecError):  # some combine with nothing
                 q = qmaps.quantizer(f"{cls.spec_name.replace('<n>', '8')}{suffix}/{map_}")
                 results.append(q.normalizer)
-    both = [qmaps.quantizer(f"{n}/DE@4s").normalizer for n in ("B16&rank1", "B8x8&colx8")]
-    return [each for each in results if not each.spec.startswith(WHOLE)] + both
+    pairs = [qmaps.quantizer(f"{n}/DE@4s").normalizer for n in ("B16&rank1", "B8x8&colx8")]
+    return [normalizer for normalizer in results if not normalizer.spec.startswith(WHOLE)] + pairs
 
 
 def test_normalizers_are_found() -> None:
@@ -169,8 +169,8 @@ def test_rows_have_the_scales_of_the_whole(
     state.surveyed(unit, [scaler])
     numbers = np.arange(0, -(-x.numel() // unit), 2)
     rows = state.chosen(numbers, unit)
-    whole = normalizer.expand(normalizer.scales(x), shape).expand(shape)
-    expected = slabs_of(whole.contiguous()).chosen(numbers, unit)
+    expanded = normalizer.expand(normalizer.scales(x), shape).expand(shape)
+    expected = slabs_of(expanded.contiguous()).chosen(numbers, unit)
     actual = normalizer.expand(scaler.scales(rows), tuple(rows.shape)).expand(rows.shape)
     assert torch.equal(actual, expected)
 
@@ -241,17 +241,17 @@ def test_lloyd_max_is_fitted_to_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_elements_that_cannot_be_measured() -> None:
     x = torch.ones(700, 128)
     x[40, 3] = x[50, 0] = -1
-    given = {"w": {"exp_avg": torch.ones(700, 128), "exp_avg_sq": x}}
-    frame = sweep.run(given, ["B128/DE@4u"], sample=0.3)
+    states = {"w": {"exp_avg": torch.ones(700, 128), "exp_avg_sq": x}}
+    frame = sweep.run(states, ["B128/DE@4u"], sample=0.3)
     assert frame["state"].tolist() == ["exp_avg"]
     with pytest.raises(BadValueError) as caught:
-        sweep.run(given, ["B128/DE@4s + B128/DE@4u"], sample=0.3)
+        sweep.run(states, ["B128/DE@4s + B128/DE@4u"], sample=0.3)
     assert str(caught.value) == (
         "exp_avg_sq of 'w' holds negative elements; DE@4u is unsigned; use a signed map"
     )
     x[40, 3] = math.nan
     with pytest.raises(CaptureError) as damaged:
-        sweep.run(given, ["B128/DE@4s"], sample=0.3)
+        sweep.run(states, ["B128/DE@4s"], sample=0.3)
     assert str(damaged.value) == (
         "state 'exp_avg_sq' of parameter 'w' in 'memory' holds 1 NaN or infinite elements, the "
         "first at flat index 5123; only finite states can be analyzed"
@@ -259,10 +259,10 @@ def test_elements_that_cannot_be_measured() -> None:
 
 
 def test_parts_of_states(tmp_path: Path) -> None:
-    given = tensors(range(1), (300, 201))["p0"]
-    expected = given["exp_avg"].reshape(-1)
-    captured = load(write(CapturedStates.from_tensors({"a": given}), tmp_path / "states"))
-    saved = {"state": {0: {"step": 9, **given}}, "param_groups": [{"params": [0]}]}
+    moments = tensors(range(1), (300, 201))["p0"]
+    expected = moments["exp_avg"].reshape(-1)
+    captured = load(write(CapturedStates.from_tensors({"a": moments}), tmp_path / "states"))
+    saved = {"state": {0: {"step": 9, **moments}}, "param_groups": [{"params": [0]}]}
     torch.save(saved, tmp_path / "o.pt")
     for states in (captured, load(tmp_path / "o.pt")):
         [name] = states.parameters()

@@ -12,7 +12,7 @@ from qmaps.ops.backends import use_backend
 
 @pytest.fixture(params=["reference", "native"])
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The engine that steps."""
+    """The engine of the steps."""
     if request.param == "native" and native.core is None:
         pytest.skip("the native engine is not built here")
     with use_backend(request.param):

@@ -1,4 +1,4 @@
-"""Runs of small models that tests of training compare with one another."""
+"""Runs of small models, for comparisons with one another."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def every_with(
     parameter: str, values: Iterable[Any], further: Iterable[str] = OF_EACH_STEP
 ) -> pytest.MarkDecorator:
     """Parametrize by every kind with the first value, and by some kinds with each other value."""
-    first, *others = values
-    pairs = [(kind, first) for kind in KINDS] + [(k, value) for value in others for k in further]
+    first, *remaining = values
+    pairs = [(kind, first) for kind in KINDS] + [(k, value) for value in remaining for k in further]
     return pytest.mark.parametrize(("kind", parameter), pairs, ids=str)
 
 
 def make(kind: str, params: Iterable[Any], **options: Any) -> QuantizedOptimizer:
-    """An optimizer of that kind that quantizes tensors of any size."""
-    cls, own = KINDS[kind]
-    return cls(params, **{"lr": 1e-2, "min_quantized_size": 0, **own, **options})
+    """An optimizer of this kind with quantized tensors of any size."""
+    cls, defaults = KINDS[kind]
+    return cls(params, **{"lr": 1e-2, "min_quantized_size": 0, **defaults, **options})
 
 
 def net(dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -66,28 +66,28 @@ def loss_of(model: nn.Module, number: int) -> Tensor:
 
 
 def gradients(params: Iterable[Tensor], number: int) -> None:
-    """Give gradients that depend on the shapes and the number alone."""
+    """Set gradients from the shapes and the number alone."""
     generator = torch.Generator().manual_seed(number)
     for p in params:
         p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
 
 
 def parts(value: Any) -> list[Tensor]:
-    """The tensors that a state is made of."""
+    """The tensors of a state."""
     return [value.packed, *value.scales] if isinstance(value, QuantizedTensor) else [value]
 
 
 def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
     """Parameters and states have the same bits, the parameters in the same order."""
-    left, right = (
+    ours_params, right = (
         [p for group in optimizer.param_groups for p in group["params"]]
         for optimizer in (ours, theirs)
     )
-    assert len(left) == len(right)
-    for p, q in zip(left, right, strict=True):
+    assert len(ours_params) == len(right)
+    for p, q in zip(ours_params, right, strict=True):
         assert torch.equal(p, q)
-        one, other = ours.state.get(p, {}), theirs.state.get(q, {})
-        assert one.keys() == other.keys()
-        for name in one:
-            for x, y in zip(parts(one[name]), parts(other[name]), strict=True):
+        state, expected = ours.state.get(p, {}), theirs.state.get(q, {})
+        assert state.keys() == expected.keys()
+        for name in state:
+            for x, y in zip(parts(state[name]), parts(expected[name]), strict=True):
                 assert torch.equal(x, y), name

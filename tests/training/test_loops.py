@@ -1,4 +1,4 @@
-"""What goes around a step in a training loop: clipping, schedules, closures, accumulation."""
+"""Steps in a training loop: clipping, schedules, closures, accumulation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 @EVERY
-def test_clipped_gradients_are_what_steps_see(kind: str, engine: str) -> None:
+def test_steps_use_clipped_gradients(kind: str, engine: str) -> None:
     model, plain = net(), net()
     optimizer, by_hand = make(kind, model.parameters()), make(kind, plain.parameters())
     for number in range(4):
@@ -61,17 +61,17 @@ def test_schedules_of_the_learning_rate(
     optimizer = make(kind, model.parameters(), lr=lr)
     scheduler = SCHEDULES[schedule](optimizer)
     by_hand = make(kind, plain.parameters())
-    seen = []
+    rates = []
     for number in range(5):
-        seen.append(float(optimizer.param_groups[0]["lr"]))
-        by_hand.param_groups[0]["lr"] = seen[-1]
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        by_hand.param_groups[0]["lr"] = rates[-1]
         gradients(model.parameters(), number)
         gradients(plain.parameters(), number)
         optimizer.step()
         by_hand.step()
         scheduler.step()
     assert isinstance(optimizer.param_groups[0]["lr"], torch.Tensor) == as_tensor
-    assert len(set(seen)) > 1
+    assert len(set(rates)) > 1
     assert_same(optimizer, by_hand)
 
 
@@ -90,16 +90,16 @@ def test_a_resumed_schedule_goes_on(kind: str, as_tensor: bool) -> None:
             optimizer.step()
             scheduler.step()
 
-    whole, first, second = begin(), begin(), begin()
-    train(*whole, range(5))
+    uninterrupted, first, second = begin(), begin(), begin()
+    train(*uninterrupted, range(5))
     train(*first, range(3))
     buffer = io.BytesIO()
-    torch.save([each.state_dict() for each in first], buffer)
+    torch.save([part.state_dict() for part in first], buffer)
     buffer.seek(0)
-    for each, saved in zip(second, torch.load(buffer, weights_only=True), strict=True):
-        each.load_state_dict(saved)
+    for part, saved in zip(second, torch.load(buffer, weights_only=True), strict=True):
+        part.load_state_dict(saved)
     train(*second, range(3, 5))
-    assert_same(second[1], whole[1])
+    assert_same(second[1], uninterrupted[1])
 
 
 @EVERY
@@ -146,9 +146,9 @@ def test_accumulated_gradients(kind: str, to_none: bool, engine: str) -> None:
         loss_of(model, number + 1).backward()
         optimizer.step()
         sums = []
-        for each in (number, number + 1):
+        for number_of_batch in (number, number + 1):
             plain.zero_grad()
-            loss_of(plain, each).backward()
+            loss_of(plain, number_of_batch).backward()
             sums.append([p.grad.clone() for p in plain.parameters()])
         for p, first, second in zip(plain.parameters(), *sums, strict=True):
             p.grad = first + second
@@ -166,9 +166,9 @@ def test_hooks_and_copies_of_the_whole_loop(kind: str) -> None:
     optimizer.step()
     scheduler.step()
     model2, optimizer2, scheduler2 = copy.deepcopy((model, optimizer, scheduler))
-    for each, opt, sched in ((model, optimizer, scheduler), (model2, optimizer2, scheduler2)):
+    for trained, opt, sched in ((model, optimizer, scheduler), (model2, optimizer2, scheduler2)):
         opt.register_step_post_hook(lambda *_: counted.append(1))
-        gradients(each.parameters(), 1)
+        gradients(trained.parameters(), 1)
         opt.step()
         sched.step()
     assert len(counted) == 2

@@ -1,4 +1,4 @@
-"""Master copies: 16-bit parameters that step exactly as float32 ones, and are their rounding."""
+"""Master copies: 16-bit parameters step like float32 ones, and are their rounding."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def assert_masters(optimizer: QuantizedOptimizer, exact: QuantizedOptimizer) -> 
 
 
 def both(kind: str, dtype: torch.dtype) -> tuple[Any, ...]:
-    """A narrow model with master copies, and a wide one of the same values."""
+    """A narrow model with master copies, and a wide one with the same values."""
     model, wide = net(dtype), net(dtype).float()
     return (
         model,
@@ -57,8 +57,8 @@ def step_both(model: nn.Module, wide: nn.Module, *optimizers: Any, number: int) 
     gradients(model.parameters(), number)
     for p, q in zip(model.parameters(), wide.parameters(), strict=True):
         q.grad = p.grad.float()
-    for each in optimizers:
-        each.step()
+    for optimizer in optimizers:
+        optimizer.step()
 
 
 @DTYPES
@@ -76,10 +76,10 @@ def test_copies_go_as_float32_parameters_do(kind: str, dtype: torch.dtype, engin
 def test_the_native_engine_steps_copies(
     kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = []
+    counts = []
     run = NativePlan.run
     monkeypatch.setattr(
-        NativePlan, "run", lambda p, *given: (taken.append(len(p._params)), run(p, *given))
+        NativePlan, "run", lambda p, *arguments: (counts.append(len(p._params)), run(p, *arguments))
     )
     copied = []
     copy_ = torch._foreach_copy_
@@ -91,7 +91,7 @@ def test_the_native_engine_steps_copies(
     for number in range(3):
         step_both(*pair, number=number)
     # The float32 run's steps between.
-    assert taken == [4] * 6
+    assert counts == [4] * 6
     # The engine rounds to bfloat16 by itself.
     assert copied == ([] if dtype == torch.bfloat16 else [4] * 3)
     assert_masters(*pair[2:])
@@ -116,13 +116,13 @@ def test_small_updates_arrive(form: bool | str, engine: str) -> None:
 def test_wide_parameters_ignore_the_option(kind: str, engine: str) -> None:
     model, plain = net(), net()
     optimizer = make(kind, model.parameters(), master_weights=True)
-    other = make(kind, plain.parameters())
+    without_copies = make(kind, plain.parameters())
     for number in range(2):
         gradients(model.parameters(), number)
         gradients(plain.parameters(), number)
         optimizer.step()
-        other.step()
-    assert_same(optimizer, other)
+        without_copies.step()
+    assert_same(optimizer, without_copies)
 
 
 @EVERY
@@ -155,31 +155,31 @@ def test_saved_and_resumed_bit_for_bit(kind: str, engine: str) -> None:
         model = net(torch.bfloat16)
         return model, make(kind, model.parameters(), **options)
 
-    whole = begin(master_weights=True)
-    train(*whole, range(6))
+    uninterrupted = begin(master_weights=True)
+    train(*uninterrupted, range(6))
     first = begin(master_weights=True)
     train(*first, range(3))
     buffer = io.BytesIO()
-    torch.save([each.state_dict() for each in first], buffer)
+    torch.save([part.state_dict() for part in first], buffer)
     buffer.seek(0)
     saved = torch.load(buffer, weights_only=True)
     # The option comes from the checkpoint, as all do.
     second = begin()
-    for each, state in zip(second, saved, strict=True):
-        each.load_state_dict(state)
+    for part, state in zip(second, saved, strict=True):
+        part.load_state_dict(state)
     copied = copy.deepcopy(second)
-    for each in (second, copied):
-        train(*each, range(3, 6))
-        assert_same(each[1], whole[1])
+    for part in (second, copied):
+        train(*part, range(3, 6))
+        assert_same(part[1], uninterrupted[1])
     # Without the copies it would have gone otherwise.
     third = begin(master_weights=True)
     for state in saved[1]["state"].values():
         del state[MASTER]
-    for each, state in zip(third, saved, strict=True):
-        each.load_state_dict(state)
+    for part, state in zip(third, saved, strict=True):
+        part.load_state_dict(state)
     train(*third, range(3, 6))
-    pairs = zip(params_of(third[1]), params_of(whole[1]), strict=True)
-    assert any(not torch.equal(third[1].state[p][MASTER], whole[1].state[q][MASTER])
+    pairs = zip(params_of(third[1]), params_of(uninterrupted[1]), strict=True)
+    assert any(not torch.equal(third[1].state[p][MASTER], uninterrupted[1].state[q][MASTER])
                for p, q in pairs)  # fmt: skip
 
 
@@ -288,7 +288,7 @@ def test_a_scaler_and_skipped_steps_leave_copies_alone(kind: str, engine: str) -
     model, plain = net(torch.bfloat16), net(torch.bfloat16)
     options = {"master_weights": True, "nonfinite": "skip"}
     optimizer = make(kind, model.parameters(), **options)
-    other = make(kind, plain.parameters(), master_weights=True)
+    expected = make(kind, plain.parameters(), master_weights=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=100)
     for number in range(4):
         optimizer.zero_grad()
@@ -298,17 +298,17 @@ def test_a_scaler_and_skipped_steps_leave_copies_alone(kind: str, engine: str) -
         scaler.step(optimizer)
         scaler.update()
         if number != 2:
-            other.zero_grad()
+            expected.zero_grad()
             loss_of(plain, number).backward()
-            other.step()
-    assert_same(optimizer, other)
+            expected.step()
+    assert_same(optimizer, expected)
     before = [p.detach().clone() for p in model.parameters()]
     next(iter(model.parameters())).grad[0, 0] = float("nan")
     optimizer.step()
     assert optimizer.skipped_steps == 1
-    for p, kept in itertools.zip_longest(model.parameters(), before):
-        assert torch.equal(p, kept)
-    assert_same(optimizer, other)
+    for p, value in itertools.zip_longest(model.parameters(), before):
+        assert torch.equal(p, value)
+    assert_same(optimizer, expected)
 
 
 def test_captures_hold_copies(tmp_path: Any) -> None:

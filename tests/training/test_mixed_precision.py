@@ -62,7 +62,7 @@ def test_a_scaler_of_gradients(kind: str, clipped: bool, engine: str) -> None:
 
 
 @EVERY
-def test_a_scaler_goes_with_what_skips_by_itself(kind: str, engine: str) -> None:
+def test_a_scaler_works_with_an_optimizer_that_skips_steps(kind: str, engine: str) -> None:
     model = net()
     optimizer = make(kind, model.parameters(), nonfinite="skip")
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=False)
@@ -71,8 +71,8 @@ def test_a_scaler_goes_with_what_skips_by_itself(kind: str, engine: str) -> None
     model[2].bias.grad[0] = float("nan")
     scaler.step(optimizer)
     assert optimizer.skipped_steps == 1
-    for p, kept in zip(model.parameters(), before, strict=True):
-        assert torch.equal(p, kept)
+    for p, value in zip(model.parameters(), before, strict=True):
+        assert torch.equal(p, value)
 
 
 @pytest.mark.parametrize("rounding", [False, True])
@@ -93,5 +93,5 @@ def test_bfloat16_parameters_are_the_rounded_step(kind: str, rounding: bool, eng
             rounded = round_stochastically(q.detach(), key)
             expected = rounded if rounding else q.detach().to(torch.bfloat16)
             assert torch.equal(p, expected)
-            # The next step begins at what has been rounded.
+            # The next step begins at the rounded value.
             q.data = expected.float()

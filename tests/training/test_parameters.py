@@ -1,4 +1,4 @@
-"""Parameters as models have them: frozen, unused, strided, tied, empty; some are refused."""
+"""Parameters of models: frozen, unused, strided, tied, empty; some are refused."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ def test_frozen_parameters_stay_and_thaw(kind: str, engine: str) -> None:
     model[0].weight.requires_grad_(False)
     optimizer = make(kind, model.parameters())
     before = model[0].weight.clone()
-    # The frozen one keeps its number: what is random does not depend on what is frozen.
+    # The frozen one keeps its number, so random numbers do not depend on frozen parameters.
     twin = net()
-    other = make(kind, twin.parameters())
+    expected = make(kind, twin.parameters())
     for number in range(4):
         if number == 2:
             model[0].weight.requires_grad_(True)
             assert torch.equal(model[0].weight, before)
             assert model[0].weight not in optimizer.state
-        for each in (model, twin):
-            gradients(each.parameters(), number)
+        for trained in (model, twin):
+            gradients(trained.parameters(), number)
         if number < 2:
             model[0].weight.grad = twin[0].weight.grad = None
         optimizer.step()
-        other.step()
+        expected.step()
     assert not torch.equal(model[0].weight, before)
-    assert_same(optimizer, other)
+    assert_same(optimizer, expected)
 
 
 @EVERY
 def test_parameters_without_gradient_keep_value_and_state(kind: str, engine: str) -> None:
     model, twin = net(), net()
-    optimizer, other = make(kind, model.parameters()), make(kind, twin.parameters())
+    optimizer, expected = make(kind, model.parameters()), make(kind, twin.parameters())
     for number in range(4):
         gradients(model.parameters(), number)
         gradients(twin.parameters(), number)
         if number == 2:
-            kept = model[2].weight.detach().clone()
+            value = model[2].weight.detach().clone()
         if number >= 2:
             model[2].weight.grad = None
         optimizer.step()
-        other.step()
-    assert torch.equal(model[2].weight, kept)
+        expected.step()
+    assert torch.equal(model[2].weight, value)
     assert float(optimizer.state[model[2].weight]["step"]) == 2
     # The others go on as if it had one.
-    assert not torch.equal(twin[2].weight, kept)
+    assert not torch.equal(twin[2].weight, value)
     for p, q in zip(model.parameters(), twin.parameters(), strict=True):
         assert p is model[2].weight or torch.equal(p, q)
 
@@ -79,8 +79,8 @@ def test_strides_change_nothing(kind: str, dtype: torch.dtype, engine: str) -> N
         torch.stack([dense[2], dense[2]], -1)[..., 0],
     ]
     assert not any(x.is_contiguous() for x in strided)
-    ours, theirs = ([nn.Parameter(x.clone()) for x in each] for each in (strided, dense))
-    # A clone packs what has gaps.
+    ours, theirs = ([nn.Parameter(x.clone()) for x in tensors] for tensors in (strided, dense))
+    # A clone has no gaps.
     ours[2].data = strided[2]
     rounding = {"stochastic_rounding": True, "seed": 3}
     optimizer, plain = make(kind, ours, **rounding), make(kind, theirs, **rounding)
@@ -208,14 +208,16 @@ def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.float64], ids=str)
-def test_what_thaws_in_another_dtype_is_refused_at_its_first_gradient(dtype: torch.dtype) -> None:
+def test_a_parameter_thawed_in_another_dtype_is_refused_at_its_first_gradient(
+    dtype: torch.dtype,
+) -> None:
     plain = nn.Parameter(torch.ones(3))
     odd = nn.Parameter(torch.zeros(3, dtype=dtype), requires_grad=False)
     packed = nn.Parameter(torch.zeros(3, dtype=torch.uint8), requires_grad=False)
     optimizer = AdamW8bit([plain, odd, packed])
     plain.grad = torch.ones(3)
     optimizer.step()
-    kept = plain.detach().clone()
+    before = plain.detach().clone()
     odd.requires_grad_(True)
     odd.grad = torch.zeros_like(odd)
     with pytest.raises(TypeError) as caught:
@@ -225,26 +227,26 @@ def test_what_thaws_in_another_dtype_is_refused_at_its_first_gradient(dtype: tor
         f"parameter 1 of group 0 is {name} and its gradient is {name}; the parameter must be one "
         "of float32, bfloat16, float16, and the gradient must be floating-point"
     )
-    assert torch.equal(plain, kept)
+    assert torch.equal(plain, before)
 
 
 @EVERY
-def test_what_has_no_elements_at_its_address_is_left_to_the_reference(
+def test_tensors_without_elements_at_their_address_step_on_the_reference(
     kind: str, engine: str
 ) -> None:
     twin = net()
     model = [Wrapped(p.detach().clone()) if p.dim() > 1 else p.detach() for p in net().parameters()]
-    optimizer, other = make(kind, model), make(kind, twin.parameters())
+    optimizer, expected = make(kind, model), make(kind, twin.parameters())
     for number in range(2):
         gradients(model, number)
         gradients(twin.parameters(), number)
         optimizer.step()
-        other.step()
+        expected.step()
     for p, q in zip(model, twin.parameters(), strict=True):
         assert torch.equal(p.inner if isinstance(p, Wrapped) else p, q)
 
 
-def test_quantizers_read_what_has_no_elements_at_its_address(engine: str) -> None:
+def test_quantizers_read_tensors_without_elements_at_their_address(engine: str) -> None:
     x = torch.linspace(-1, 1, 600)
     q = qmaps.quantizer("B64/DE@4s")
     expected = q.quantize(x)

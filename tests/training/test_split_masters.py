@@ -1,4 +1,4 @@
-"""Split master weights: bfloat16 parameters that step as more precise ones, by their remainders."""
+"""Split master weights: bfloat16 parameters with remainders step like more precise ones."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def params_of(optimizer: QuantizedOptimizer) -> list[torch.Tensor]:
 
 
 def as_stored(values: torch.Tensor, form: str) -> torch.Tensor:
-    """Float32 values as a form keeps them."""
+    """Float32 values in the precision of a form."""
     if form == "bf16+16":
         return values
     return torch.from_numpy(in_24_bits(values.detach().contiguous().numpy()))
 
 
 def step_both(narrow: QuantizedOptimizer, wide: QuantizedOptimizer, form: str, number: int) -> None:
-    """One step of bfloat16 parameters, and one of float32 ones that are then rounded."""
+    """One step of bfloat16 parameters, and one of rounded float32 ones."""
     gradients(params_of(narrow), number)
     for p, q in zip(params_of(narrow), params_of(wide), strict=True):
         q.grad = p.grad.float()
@@ -47,7 +47,7 @@ def step_both(narrow: QuantizedOptimizer, wide: QuantizedOptimizer, form: str, n
 
 
 def assert_split(narrow: QuantizedOptimizer, wide: QuantizedOptimizer, form: str) -> None:
-    """Joined values and states are those of the float32 run."""
+    """Joined values and states equal those of the float32 run."""
     for p, q in zip(params_of(narrow), params_of(wide), strict=True):
         state = dict(narrow.state[p])
         remainder = state.pop(REMAINDER)
@@ -120,31 +120,31 @@ def test_saved_and_resumed_bit_for_bit(kind: str, form: str, engine: str) -> Non
         model = net(torch.bfloat16)
         return model, make(kind, model.parameters(), **options)
 
-    whole = begin(master_weights=form)
-    train(*whole, range(6))
+    uninterrupted = begin(master_weights=form)
+    train(*uninterrupted, range(6))
     first = begin(master_weights=form)
     train(*first, range(3))
     buffer = io.BytesIO()
-    torch.save([each.state_dict() for each in first], buffer)
+    torch.save([part.state_dict() for part in first], buffer)
     buffer.seek(0)
     saved = torch.load(buffer, weights_only=True)
     second = begin()  # the option comes from the checkpoint
-    for each, state in zip(second, saved, strict=True):
-        each.load_state_dict(state)
+    for part, state in zip(second, saved, strict=True):
+        part.load_state_dict(state)
     assert {s[REMAINDER].dtype for s in second[1].state.values()} == {SPLITS[form]}
     copied = copy.deepcopy(second)
-    for each in (second, copied):
-        train(*each, range(3, 6))
-        assert_same(each[1], whole[1])
+    for part in (second, copied):
+        train(*part, range(3, 6))
+        assert_same(part[1], uninterrupted[1])
     # Without the remainders it would have gone otherwise.
     third = begin(master_weights=form)
     for state in saved[1]["state"].values():
         del state[REMAINDER]
-    for each, state in zip(third, saved, strict=True):
-        each.load_state_dict(state)
+    for part, state in zip(third, saved, strict=True):
+        part.load_state_dict(state)
     train(*third, range(3, 6))
-    pairs = zip(params_of(third[1]), params_of(whole[1]), strict=True)
-    assert any(not torch.equal(third[1].state[p][REMAINDER], whole[1].state[q][REMAINDER])
+    pairs = zip(params_of(third[1]), params_of(uninterrupted[1]), strict=True)
+    assert any(not torch.equal(third[1].state[p][REMAINDER], uninterrupted[1].state[q][REMAINDER])
                for p, q in pairs)  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def test_a_form_that_changes_between_steps(engine: str) -> None:
     forms = [True, "bf16+16", True, "bf16+8", "bf16+16", "bf16+8", True, False, "bf16+8"]
     for number, form in enumerate(forms):
         narrow.param_groups[0]["master_weights"] = form
-        if form == "bf16+8":  # what it takes over is rounded first
+        if form == "bf16+8":  # values are rounded first
             for q in params_of(wide):
                 q.data = as_stored(q.data, form)
         elif form is False:
@@ -198,13 +198,13 @@ def test_memory_counts_remainders(form: str) -> None:
 def test_wide_parameters_ignore_the_option(engine: str) -> None:
     model, plain = net(), net()
     optimizer = make("AdamW8bit", model.parameters(), master_weights="bf16+8")
-    other = make("AdamW8bit", plain.parameters())
+    plain_optimizer = make("AdamW8bit", plain.parameters())
     for number in range(2):
         gradients(params_of(optimizer), number)
-        gradients(params_of(other), number)
+        gradients(params_of(plain_optimizer), number)
         optimizer.step()
-        other.step()
-    assert_same(optimizer, other)
+        plain_optimizer.step()
+    assert_same(optimizer, plain_optimizer)
 
 
 def test_float16_is_refused() -> None:
@@ -248,13 +248,13 @@ def test_a_checkpoint_between_a_change_of_form_and_the_next_step(
     train(model, optimizer, range(2))
     optimizer.param_groups[0]["master_weights"] = after
     saved = copy.deepcopy(optimizer.state_dict())
-    other = copy.deepcopy(model)
-    resumed = make("AdamW8bit", other.parameters())
+    copied = copy.deepcopy(model)
+    resumed = make("AdamW8bit", copied.parameters())
     resumed.load_state_dict(saved)
-    for one, its in ((optimizer, model), (resumed, other)):
-        train(its, one, range(2, 4))
+    for stepped, its in ((optimizer, model), (resumed, copied)):
+        train(its, stepped, range(2, 4))
     assert_same(optimizer, resumed)
-    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+    for p, q in zip(model.parameters(), copied.parameters(), strict=True):
         assert torch.equal(p, q)
 
 

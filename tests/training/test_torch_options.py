@@ -1,4 +1,4 @@
-"""Options of torch's optimizers are taken where they change nothing and refused elsewhere."""
+"""Options of torch's optimizers are accepted if they change nothing, and refused otherwise."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def test_implementations_of_torch_change_nothing(
     kind: str, options: dict[str, Any], engine: str
 ) -> None:
     results = []
-    for given in ({}, options):
+    for accepted in ({}, options):
         model = net()
-        optimizer = make(kind, [{"params": model[0].parameters(), **given}], **given)
-        optimizer.add_param_group({"params": model[2].parameters(), **given})
+        optimizer = make(kind, [{"params": model[0].parameters(), **accepted}], **accepted)
+        optimizer.add_param_group({"params": model[2].parameters(), **accepted})
         for number in range(2):
             gradients(model.parameters(), number)
             optimizer.step()
@@ -54,7 +54,7 @@ REFUSED = [
 @pytest.mark.parametrize("in_group", [False, True])
 @pytest.mark.parametrize(("options", "message"), REFUSED)
 @pytest.mark.parametrize("cls", [optim.Adam, optim.AdamW, optim.AdamW4bit, optim.AdamW8bit])
-def test_what_would_change_the_rule_is_refused(
+def test_options_that_change_the_rule_are_refused(
     cls: type[optim.QuantizedOptimizer], options: dict[str, Any], message: str, in_group: bool
 ) -> None:
     p = nn.Parameter(torch.zeros(3))

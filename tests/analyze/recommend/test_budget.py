@@ -1,4 +1,4 @@
-"""Choices under a budget are those that trying every choice finds."""
+"""Picks under a budget equal those of an exhaustive search."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def drawn(seed: int) -> list[list[Option]]:
 
 
 def total(tensors: list[list[Option]], picks: list[int]) -> Option:
-    own = [options[pick] for options, pick in zip(tensors, picks, strict=True)]
-    return Option(sum(o.nbytes for o in own), sum(o.error for o in own))
+    picked = [options[pick] for options, pick in zip(tensors, picks, strict=True)]
+    return Option(sum(o.nbytes for o in picked), sum(o.error for o in picked))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -36,10 +36,10 @@ def test_choices_are_optimal_for_the_bytes_they_take(seed: int) -> None:
         assert actual.nbytes <= budget
         assert best <= actual.error <= largest
         largest = actual.error  # more bytes, less error
-    # With a multiplier: what a Lagrangian finds is found with its bytes as the budget.
+    # With a multiplier: its picks are found with their bytes as the budget.
     for price in (0.001, 0.01, 0.02, 0.05):
         costs = [[o.error + price * o.nbytes for o in options] for options in tensors]
-        picks = [own.index(min(own)) for own in costs]
+        picks = [row.index(min(row)) for row in costs]
         wanted = total(tensors, picks)
         actual = total(tensors, choose(tensors, wanted.nbytes))
         assert actual.error == pytest.approx(wanted.error)

@@ -24,7 +24,7 @@ def row(cost: float, bits: float = 4.25, custom_map: bool = True, stochastic: bo
 
 
 @pytest.mark.parametrize(
-    ("taken", "other"),
+    ("preferred", "other"),
     [
         (row(0.010), row(0.011, bits=4.0)),  # 10 % is no tie
         (row(0.0104, bits=4.24), row(0.010)),
@@ -37,18 +37,18 @@ def row(cost: float, bits: float = 4.25, custom_map: bool = True, stochastic: bo
         (row(0.01), row(2.0, bits=4.0)),
     ],
 )
-def test_the_order_of_preference(taken: tuple, other: tuple) -> None:
-    pairs = [pair(size, *given[2:]) for size, given in ((64, taken), (128, other))]
+def test_the_order_of_preference(preferred: tuple, other: tuple) -> None:
+    pairs = [pair(size, *options[2:]) for size, options in ((64, preferred), (128, other))]
     table = pd.DataFrame(
         {
-            "quantizer": each.spec,
+            "quantizer": candidate.spec,
             "bits_per_element": bits,
             "update_gain": math.exp(-cost),  # the cost of a lost length alone
             "update_noise": 0.0,
             "largest_update": 1.0,
             "zero_point_share": 0.0,
         }
-        for each, (cost, bits, *_) in zip(pairs, (taken, other), strict=True)
+        for candidate, (cost, bits, *_) in zip(pairs, (preferred, other), strict=True)
     )
     assert best_of(table, pairs, math.inf) == pairs[0]
     assert best_of(table[::-1], pairs[::-1], math.inf) == pairs[0]

@@ -1,4 +1,4 @@
-"""Recommendations choose what costs least within a budget, and take the bytes they say."""
+"""Recommendations choose the pair of least cost within a budget, and report its bytes correctly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHAPES = {"a[0]": (48, 128), "b": (96, 128), "c": (64, 128), "small": (30,)}
 
 @pytest.fixture(scope="module")
 def states() -> CapturedStates:
-    """Parameters of which one has small updates, and one second moments that are hard."""
+    """Three parameters; one has small updates, another has hard second moments."""
     draw = torch.Generator().manual_seed(0)
     tensors = {}
     for number, (name, shape) in enumerate(SHAPES.items()):
@@ -50,7 +50,7 @@ def recommend(states: object, **options: Any) -> Recommendation:
 
 
 @pytest.fixture(scope="module")
-def found(states: CapturedStates) -> Recommendation:
+def recommendation(states: CapturedStates) -> Recommendation:
     return recommend(states, bits=6.3)
 
 
@@ -81,15 +81,15 @@ def test_one_safe_pair_within_the_budget_is_chosen(states: CapturedStates) -> No
     assert exact.choice.overrides == {}
 
 
-def test_where_no_pair_is_safe_each_kind_gets_its_own(found: Recommendation) -> None:
-    assert found.pairs.set_index("quantizer")["verdict"][FOUR] == "caution"
-    tensors = found.tensors.set_index(["parameter", "quantizer"])
-    chosen = found.tensors[found.tensors["chosen"]].set_index("parameter")
+def test_without_a_safe_pair_each_tensor_gets_its_own(recommendation: Recommendation) -> None:
+    assert recommendation.pairs.set_index("quantizer")["verdict"][FOUR] == "caution"
+    tensors = recommendation.tensors.set_index(["parameter", "quantizer"])
+    chosen = recommendation.tensors[recommendation.tensors["chosen"]].set_index("parameter")
     assert chosen.index.tolist() == ["a[0]", "b", "c"]
     assert set(chosen["quantizer"]) == {FOUR, EIGHT}
     budget = 6.3 * (48 + 96 + 64) * 128 / 4
     assert chosen["nbytes"].sum() <= budget
-    assert found.bits_per_element == 4 * chosen["nbytes"].sum() / (48 + 96 + 64) / 128
+    assert recommendation.bits_per_element == 4 * chosen["nbytes"].sum() / (48 + 96 + 64) / 128
     for name, row in chosen.iterrows():  # by its step cost and its share of the cost
         assert row["error"] == pytest.approx(
             max(0, row["step_cost"]) * row["cost"] / chosen["cost"].sum()
@@ -100,28 +100,34 @@ def test_where_no_pair_is_safe_each_kind_gets_its_own(found: Recommendation) -> 
         assert (chosen["nbytes"].sum() + freed > budget).all()
 
 
-def test_the_choice_takes_the_bytes_that_it_says(found: Recommendation, tmp_path: Path) -> None:
-    optimizer = built(found.choice)
-    assert optimizer.memory().nbytes == found.nbytes
-    assert built(Choice(None)).memory().nbytes == found.full_nbytes
-    kept = {row.parameter: row.quantizer for row in optimizer.memory() if row.state == "exp_avg"}
-    chosen = found.tensors[found.tensors["chosen"]].set_index("parameter")["first"]
-    assert kept == {**chosen.to_dict(), "small": None}
-    found.save(tmp_path / "choice.json")
-    assert qmaps.load_choice(tmp_path / "choice.json") == found.choice.kwargs
-    about = found.choice.provenance
-    assert {name: about[name] for name in ("step", "parameters", "gradients", "budget")} == {
+def test_the_choice_takes_the_bytes_that_it_says(
+    recommendation: Recommendation, tmp_path: Path
+) -> None:
+    optimizer = built(recommendation.choice)
+    assert optimizer.memory().nbytes == recommendation.nbytes
+    assert built(Choice(None)).memory().nbytes == recommendation.full_nbytes
+    quantizers = {
+        row.parameter: row.quantizer for row in optimizer.memory() if row.state == "exp_avg"
+    }
+    chosen = recommendation.tensors[recommendation.tensors["chosen"]].set_index("parameter")[
+        "first"
+    ]
+    assert quantizers == {**chosen.to_dict(), "small": None}
+    recommendation.save(tmp_path / "choice.json")
+    assert qmaps.load_choice(tmp_path / "choice.json") == recommendation.choice.kwargs
+    provenance = recommendation.choice.provenance
+    assert {name: provenance[name] for name in ("step", "parameters", "gradients", "budget")} == {
         "step": 500, "parameters": 3, "gradients": "simulated", "budget": {"bits": 6.3},
     }  # fmt: skip
     scope: dict[str, Any] = {"model": Model()}
-    exec(found.code, scope)
-    assert scope["optimizer"].memory().nbytes == found.nbytes
-    assert f"# Training loop\n{found.code}\n" in str(found)
-    assert "simulated" in str(found)
+    exec(recommendation.code, scope)
+    assert scope["optimizer"].memory().nbytes == recommendation.nbytes
+    assert f"# Training loop\n{recommendation.code}\n" in str(recommendation)
+    assert "simulated" in str(recommendation)
 
 
-def test_pairs_are_judged_and_the_best_of_each_width_named(found: Recommendation) -> None:
-    rows = found.pairs.set_index("quantizer")
+def test_pairs_are_judged_and_the_best_of_each_width_named(recommendation: Recommendation) -> None:
+    rows = recommendation.pairs.set_index("quantizer")
     assert rows.index[-1] == ALONE  # the widest
     assert rows["up_to"].tolist() == sorted(rows["up_to"])
     assert rows["diagnostic"].to_dict() == {FOUR: False, EIGHT: False, ZERO: False, ALONE: True}
@@ -130,7 +136,7 @@ def test_pairs_are_judged_and_the_best_of_each_width_named(found: Recommendation
     assert rows.loc[ZERO, "reason"].startswith("second moments become 0")
     assert rows.loc[ZERO, "reason"].endswith("most in c)")
     assert rows.loc[EIGHT, "verdict"] == "unproven"  # gradients were simulated
-    best = {limit: pair and pair.spec for limit, pair in found.best.items()}
+    best = {limit: pair and pair.spec for limit, pair in recommendation.best.items()}
     assert best == {2.3: None, 3.3: None, 4.3: FOUR, 6.3: FOUR, 8.3: EIGHT}
     assert set(PRESETS.values()) == set(OPTIMIZER_PRESETS) - {"32bit"}
     assert not any(diagnostic(Pair.parse(spec)) for spec in CANDIDATES)
@@ -146,7 +152,7 @@ def test_zero_points_come_last_and_longer_updates_are_no_gain(states: CapturedSt
     chosen = recommendation.tensors[recommendation.tensors["chosen"]].set_index("parameter")
     assert chosen.loc["c", "quantizer"] == short
     assert set(chosen["quantizer"]) == {short, wide}  # it has zero points only in c
-    # Updates that are too long are no gain, and do not make up for noise.
+    # Too long updates are no gain, and do not make up for noise.
     row = {"zero_point_share": 0.0, "largest_update": 5.0, "cost": 1.0, "update_noise": 0.0}
     assert _lost({**row, "update_gain": 1.3}, 2.0) == 0
     assert _lost({**row, "update_gain": 1.3, "update_noise": 1.0}, 2.0) == 0.01
@@ -154,12 +160,12 @@ def test_zero_points_come_last_and_longer_updates_are_no_gain(states: CapturedSt
 
 
 def test_sums_are_those_of_whole_parameters(states: CapturedStates) -> None:
-    whole, part = (
+    full, sampled = (
         recommend(states, candidates=[EIGHT], bits=9, share=share).tensors for share in (1.0, 0.4)
     )
-    assert part["numel"].tolist() == whole["numel"].tolist() == whole["replayed"].tolist()
-    assert (part["replayed"] < 0.6 * whole["numel"]).all()
-    assert part["cost"].tolist() == pytest.approx(whole["cost"].tolist(), rel=0.2)  # of a third
+    assert sampled["numel"].tolist() == full["numel"].tolist() == full["replayed"].tolist()
+    assert (sampled["replayed"] < 0.6 * full["numel"]).all()
+    assert sampled["cost"].tolist() == pytest.approx(full["cost"].tolist(), rel=0.2)  # of a third
 
 
 def test_parameters_of_a_kind_get_the_same_pair() -> None:
@@ -185,10 +191,12 @@ def test_a_step_cost_gets_the_smallest_pair_that_keeps_to_it(states: CapturedSta
     table = recommend(states).pairs
     costs = table.set_index("quantizer")["step_cost"]
     for pair in (FOUR, EIGHT):
-        kept = recommend(states, step_cost=costs[pair] * 1.01)
-        assert kept.tensors.loc[kept.tensors["chosen"], "quantizer"].unique() == [pair]
-        assert kept.step_cost == pytest.approx(costs[pair])
-        assert kept.choice.provenance["budget"] == {"step_cost": costs[pair] * 1.01}
+        recommended = recommend(states, step_cost=costs[pair] * 1.01)
+        assert recommended.tensors.loc[recommended.tensors["chosen"], "quantizer"].unique() == [
+            pair
+        ]
+        assert recommended.step_cost == pytest.approx(costs[pair])
+        assert recommended.choice.provenance["budget"] == {"step_cost": costs[pair] * 1.01}
     # However small its cost, a pair with zero points is never taken.
     table.loc[table["quantizer"] == FOUR, "zero_point_share"] = 0.1
     pairs, sizes = [Pair.parse(FOUR), Pair.parse(EIGHT)], Sizes(states, ["b"])
@@ -220,7 +228,7 @@ def test_second_moments_that_can_be_zero_are_not_chosen_unless_named() -> None:
 def test_zero_points_are_counted_on_all_elements() -> None:
     draw = torch.Generator().manual_seed(0)
     v = torch.rand(600, 64, generator=draw) + 0.5
-    v[1, :40] = 1e-8  # in no row that is replayed
+    v[1, :40] = 1e-8  # in no replayed row
     m = torch.randn(600, 64, generator=draw).sign() * 0.3
     states = {"w": {"exp_avg": m, "exp_avg_sq": v}, "small": {"exp_avg": m, "exp_avg_sq": v + 1}}
     recommendation = recommend(states, bits=9, share=0.01, candidates=[ZERO, FOUR, EIGHT])
@@ -233,7 +241,7 @@ def test_zero_points_are_counted_on_all_elements() -> None:
     assert (rows.xs(EIGHT, level="quantizer")["zero_point_share"] == 0).all()
 
 
-def test_what_is_not_measured_or_unsafe_is_named() -> None:
+def test_unmeasured_and_unsafe_parameters_are_named() -> None:
     draw = torch.Generator().manual_seed(0)
     m, v = torch.randn(48, 128, generator=draw), torch.rand(48, 128, generator=draw) + 0.5
     hard = v * 10.0 ** (-8 - 8 * torch.rand(48, 128, generator=draw))
@@ -255,7 +263,7 @@ def test_what_is_not_measured_or_unsafe_is_named() -> None:
 
 
 @pytest.mark.parametrize(("beta2", "averaged"), [(0.999, "1,000"), (0.9999, "10,000"), (0.9, "")])
-def test_an_early_step_is_told_by_beta2(beta2: float, averaged: str) -> None:
+def test_the_note_on_early_steps_depends_on_beta2(beta2: float, averaged: str) -> None:
     draw = torch.Generator().manual_seed(0)
     m, v = torch.randn(48, 128, generator=draw), torch.rand(48, 128, generator=draw) + 0.5
     states = CapturedStates(
@@ -282,15 +290,15 @@ def test_pairs_that_move_masked_weights_are_named(states: CapturedStates) -> Non
 
 def test_a_recommendation_of_a_codebook_of_ones_own_prints(states: CapturedStates) -> None:
     values = [-1, -0.5, -0.2, -0.05, 0.0, 0.05, 0.2, 0.5, 1]
-    mine = qmaps.Codebook(values, label="mine")
+    holding_zero = qmaps.Codebook(values, label="mine")
     moving = qmaps.Codebook([value for value in values if value], label="moving")
-    pairs = [f"B128/{map_.spec} + B128/DE-0@4u" for map_ in (mine, moving)]
-    told = recommend(states, candidates=pairs, codebooks=[mine, moving], bits=4.3)
-    assert told.pairs.set_index("quantizer")["keeps_zero"].to_dict() == {
+    pairs = [f"B128/{map_.spec} + B128/DE-0@4u" for map_ in (holding_zero, moving)]
+    recommended = recommend(states, candidates=pairs, codebooks=[holding_zero, moving], bits=4.3)
+    assert recommended.pairs.set_index("quantizer")["keeps_zero"].to_dict() == {
         pairs[0]: True, pairs[1]: False,
     }  # fmt: skip
-    assert "qmaps.Codebook([-1.0, -0.5, " in str(told)
-    assert json.loads(json.dumps(told.summary()))["code"] == told.code
+    assert "qmaps.Codebook([-1.0, -0.5, " in str(recommended)
+    assert json.loads(json.dumps(recommended.summary()))["code"] == recommended.code
 
 
 def test_of_a_folder_the_last_step_with_gradients_is_asked(
@@ -305,8 +313,11 @@ def test_of_a_folder_the_last_step_with_gradients_is_asked(
         for _ in range(25):
             weight.grad = torch.randn(48, 128)
             optimizer.step()
-    told = recommend(states, bits=8.3)
-    assert (told.gradients, told.tensors["step"].unique().tolist()) == ("recorded", [3])
+    recommended = recommend(states, bits=8.3)
+    assert (recommended.gradients, recommended.tensors["step"].unique().tolist()) == (
+        "recorded",
+        [3],
+    )
     frame = qmaps.replay.run(states, SPECS)
     assert (frame["gradients"].unique(), frame["step"].unique().tolist()) == (["recorded"], [20])
     command = ["recommend", str(states), "--bits", "8.3", "--out", str(tmp_path), "--json"]
@@ -335,8 +346,8 @@ def test_the_code_has_the_parameter_groups_of_the_run(tmp_path: Path) -> None:
     scope: dict[str, Any] = {"model": model}
     for code in (recommendation.code, recommendation.summary()["singles"]["4.3"]):
         exec(code, scope)
-        made = scope["optimizer"].param_groups
-        options = [(g["weight_decay"], g["lr"], g["param_names"]) for g in made]
+        built_groups = scope["optimizer"].param_groups
+        options = [(g["weight_decay"], g["lr"], g["param_names"]) for g in built_groups]
         assert options == [
             (g["weight_decay"], g["initial_lr"], g["param_names"]) for g in before.param_groups
         ]
@@ -368,7 +379,7 @@ def test_parameters_that_are_not_named_stay_in_32_bits(states: CapturedStates) -
     assert "    min_quantized_size=29,\n)" in low.code
     high = recommend(states, min_quantized_size=7000)
     assert built(high.choice).memory().nbytes == high.nbytes
-    assert high.choice.overrides == {}  # the size leaves out what needs no override
+    assert high.choice.overrides == {}  # the size makes overrides unnecessary
 
 
 def test_overrides_are_patterns() -> None:
@@ -391,8 +402,8 @@ def test_a_parameter_without_updates_counts_as_all_together() -> None:
     recommendation = recommend({"moves": ones, "still": still}, bits=6.3)
     chosen = recommendation.tensors[recommendation.tensors["chosen"]].set_index("parameter")
     costs = recommendation.pairs.set_index("quantizer")["step_cost"]
-    own = chosen.loc["still"]
-    assert own["error"] == pytest.approx(costs[own["quantizer"]] / 2)  # half of the elements
+    row = chosen.loc["still"]
+    assert row["error"] == pytest.approx(costs[row["quantizer"]] / 2)  # half of the elements
     assert (
         recommendation.tensors[recommendation.tensors["parameter"] == "still"]["error"].nunique()
         > 1
@@ -437,8 +448,8 @@ def test_bad_input(options: dict[str, Any], message: str, states: CapturedStates
     assert str(caught.value) == message
 
 
-def test_files_appear_whole(found: Recommendation, tmp_path: Path, monkeypatch) -> None:
-    write(found, tmp_path)
+def test_files_appear_whole(recommendation: Recommendation, tmp_path: Path, monkeypatch) -> None:
+    write(recommendation, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         "choice.json", "pairs.parquet", "summary.json", "tensors.parquet",
     }  # fmt: skip
@@ -448,5 +459,5 @@ def test_files_appear_whole(found: Recommendation, tmp_path: Path, monkeypatch) 
 
     monkeypatch.setattr("qmaps.analyze.recommend.result.write_frame", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write(found, tmp_path)
+        write(recommendation, tmp_path)
     assert not (tmp_path / "choice.json").exists()

@@ -1,4 +1,4 @@
-"""Lines to paste: each loads the choice, whatever its path, where the trainer allows that."""
+"""Lines to paste load the choice from any path, where the trainer allows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Embeddings of which few rows have a gradient."""
+"""Embeddings with gradients in few rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts follow their rules, and say which measure decided."""
+"""Verdicts follow their rules and name the measure behind them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qmaps.analyze.recommend.verdict import LEVELS, early, earned, level, verdic
 from qmaps.analyze.replay import step_cost
 
 
-def row(gain: float = 1.0, noise: float = 0.0, largest: float = 5.0, **others: object) -> dict:
+def row(gain: float = 1.0, noise: float = 0.0, largest: float = 5.0, **columns: object) -> dict:
     measures = {"update_gain": gain, "update_noise": noise, "largest_update": largest}
     return {
         "parameter": "w",
@@ -19,12 +19,12 @@ def row(gain: float = 1.0, noise: float = 0.0, largest: float = 5.0, **others: o
         "zero_point_share": 0.0,
         **measures,
         "step_cost": step_cost(*measures.values()),
-        **others,
+        **columns,
     }
 
 
 @pytest.mark.parametrize(
-    ("measures", "found", "reason"),
+    ("measures", "expected", "reason"),
     [
         (row(0.9996), "clean", "updates keep 1.00 of their length"),
         (
@@ -60,9 +60,9 @@ def row(gain: float = 1.0, noise: float = 0.0, largest: float = 5.0, **others: o
         ),
     ],
 )
-def test_the_level_and_its_reason(measures: dict, found: str, reason: str) -> None:
-    assert verdict(measures, pd.DataFrame([measures])) == (found, reason)
-    assert level(measures) == found
+def test_the_level_and_its_reason(measures: dict, expected: str, reason: str) -> None:
+    assert verdict(measures, pd.DataFrame([measures])) == (expected, reason)
+    assert level(measures) == expected
 
 
 def test_a_parameter_that_is_unsafe_by_itself() -> None:
@@ -93,6 +93,6 @@ def test_early(step: int, beta2: float, is_early: bool) -> None:
     assert early(step, beta2) is is_early
 
 
-def test_safe_is_only_said_of_what_was_measured() -> None:
+def test_only_measured_pairs_are_safe() -> None:
     assert [earned(level, proven=True) for level in LEVELS] == list(LEVELS)
     assert [earned(level, proven=False) for level in LEVELS] == ["unproven", *LEVELS[1:]]

@@ -61,7 +61,7 @@ def test_roundings_that_follow_and_those_that_do_not() -> None:
     assert ratios([nearest], spread(8, 256), 0.95)[nearest] < 1.3
 
 
-def test_scales_stay_whatever_the_blocks_and_zeros_are_left_out() -> None:
+def test_scales_are_independent_of_blocks_and_leave_out_zeros() -> None:
     for spec in ("tensor/e5m2@8u", "rank1/DE-0@8u", "B16/DE-0@4u", "B2048/linear0@8u"):
         assert ratios([spec], spread(16, 256), 0.998)[spec] > 8
     (zeros,) = ratios(["tensor/linear0@2u"], spread(1, 64) * 1e-3 + torch.eye(1, 64)).values()
@@ -83,13 +83,13 @@ def test_accumulated_noise_against_a_recursion() -> None:
             noise += float(((used - m) / deviations).square().sum())
             power += float((m / deviations).square().sum())
     specs = (spec, "B128/DE-sym@4s+sr", "B256/DE-sym@8s")
-    quantizers = [qmaps.quantizer(each) for each in specs]
+    quantizers = [qmaps.quantizer(text) for text in specs]
     four, stochastic, eight = accumulated_noise(deviations, quantizers, beta, KEY)
     assert four == pytest.approx(noise / power, rel=0.2)
     assert stochastic > 1.5 * four > 30 * eight > 0
 
 
-def test_samples_are_small_whatever_the_shape() -> None:
+def test_samples_are_small_for_any_shape() -> None:
     for shape in ((50, 3000), (3, 5, 7), (10**5,), (2, 10**6), (7,)):
         x = torch.arange(math.prod(shape)).view(shape)
         small = sample(x)
@@ -135,8 +135,8 @@ def test_rows_and_verdicts_have_them(tmp_path: Path) -> None:
     note = "Second moments end at {:.2g} times the exact ones where gradients fall beside others; "
     for number, spec in enumerate(specs):
         notes = qmaps.recommend(folder, bits=9, candidates=[spec], steps=12).notes
-        told = note.format(nearest) + "B256/geometric@8u+qsr follows, for example."
-        assert (told in notes) == (number == 0)
+        expected = note.format(nearest) + "B256/geometric@8u+qsr follows, for example."
+        assert (expected in notes) == (number == 0)
 
 
 def test_the_largest_parameter_with_gradients(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Replays agree with a recursion written out again here, one quantizer and one step at a time."""
+"""Replays agree with a separate recursion over one quantizer and one step at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAIRS = [
 
 
 def record(out: Path, window: int = 12, start: int = 5, **options: object) -> Path:
-    """Record a run whose gradients have a mean, noise, and rare outliers."""
+    """Record a run; its gradients have a mean, noise, and rare outliers."""
     torch.manual_seed(0)
     weights = {
         "a": torch.nn.Parameter(torch.zeros(48, 128)),
@@ -67,17 +67,17 @@ def frame(recording: Path) -> pd.DataFrame:
 
 
 class Slow:
-    """One moment under one quantizer, kept whole; None is exact."""
+    """One moment under one quantizer, with the values of all steps; None is exact."""
 
     def __init__(self, start: Tensor, zs: list[Tensor], beta: float, q: Quantizer | None,
-                 number: int, taken: int) -> None:  # fmt: skip
+                 number: int, previous_steps: int) -> None:  # fmt: skip
         q = None if q is None else q.fit(start)
         self.y: list[Tensor] = []
         self.q: list[Tensor] = []
         self.codes: list[Tensor] = []
         self.gaps: list[tuple[Tensor, Tensor]] = []
         self._take(start, q, number, 0)
-        for step, z in enumerate(zs, start=taken + 1):
+        for step, z in enumerate(zs, start=previous_steps + 1):
             self._take(self.q[-1] * beta + z * (1 - beta), q, number, step)
 
     def _take(self, y: Tensor, q: Quantizer | None, number: int, step: int) -> None:
@@ -117,32 +117,34 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
         start, beta = states.tensor("a", name), betas[number]
         zs = grads if number == 0 else [g * g for g in grads]
         exact = Slow(start, zs, beta, None, number, states.step)
-        own = runs[label] = Slow(start, zs, beta, q, number, states.step)
+        trajectory = runs[label] = Slow(start, zs, beta, q, number, states.step)
         runs[f"exact {label}"] = exact
         measures = {"moved_share": math.nan, "stalled_share": math.nan}
         if q is not None:
             movement = exact.q[-1] - exact.q[0]
-            wide = own.gap(0, movement)
+            wide = trajectory.gap(0, movement)
             moved = (movement.abs() > wide) & (wide > 0)
-            held = torch.stack([own.codes[k] == own.codes[0] for k in checks]).all(0)
+            unchanged = torch.stack(
+                [trajectory.codes[k] == trajectory.codes[0] for k in checks]
+            ).all(0)
             measures["moved_share"] = float(moved.float().mean())
             measures["stalled_share"] = (
-                float((moved & held).sum() / moved.sum()) if moved.any() else math.nan
+                float((moved & unchanged).sum() / moved.sum()) if moved.any() else math.nan
             )
         results |= {f"{key}_{label}": value for key, value in measures.items()}
 
     def update(label: str, k: int) -> Tensor:
         t = states.step + k
-        m, v = (runs[label + each].y[k].double() for each in ("first", "second"))
+        m, v = (runs[label + moment].y[k].double() for moment in ("first", "second"))
         return m / (1 - 0.8**t) / ((v / (1 - 0.95**t)).sqrt() + EPS)
 
-    kept = descent = exploded = cost = spent = shared = 0.0
+    kept_descent = descent = exploded = cost = spent = shared = 0.0
     largest = 0.0
     paths = [torch.zeros(48, 128, dtype=torch.float64)] * 2
     for k in range(1, steps):
         following = grads[k].double()
         descent += float((update("exact ", k) * following).sum())
-        kept += float((update("", k) * following).sum())
+        kept_descent += float((update("", k) * following).sum())
         v = runs["exact second"].y[k].double()
         curvature = (v / (1 - 0.95 ** (states.step + k))).sqrt()
         cost += float((update("exact ", k).square() * curvature).sum())
@@ -162,8 +164,8 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
     beyond = max(0.0, math.log10(largest / 10))
     return results | {
         "descent": descent,
-        "kept_descent": kept,
-        "progress": kept / descent,
+        "kept_descent": kept_descent,
+        "progress": kept_descent / descent,
         "cost": cost,
         "spent_cost": spent,
         "shared_cost": shared,
@@ -199,7 +201,7 @@ def test_every_measure_against_its_definition(
     }  # fmt: skip
 
 
-def test_what_a_row_says_of_itself(frame: pd.DataFrame) -> None:
+def test_columns_of_a_row(frame: pd.DataFrame) -> None:
     row = frame.iloc[0]
     assert len(frame) == len(PAIRS)  # one parameter is too small
     assert row[["step", "parameter", "shape", "numel", "steps", "gradients"]].tolist() == [
@@ -227,34 +229,34 @@ def test_the_measures_tell_quantizers_apart(frame: pd.DataFrame) -> None:
 
 def test_pairs_do_not_depend_on_one_another(recording: Path, frame: pd.DataFrame) -> None:
     alone = qmaps.replay.run(recording, PAIRS[4:5], seed=3)
-    kept = frame[frame["quantizer"] == PAIRS[4]].reset_index(drop=True)
-    pd.testing.assert_frame_equal(alone, kept, rtol=1e-5)
-    other = qmaps.replay.run(recording, PAIRS[4:5], seed=4)
-    assert other["update_noise"].item() != alone["update_noise"].item()
+    row = frame[frame["quantizer"] == PAIRS[4]].reset_index(drop=True)
+    pd.testing.assert_frame_equal(alone, row, rtol=1e-5)
+    reseeded = qmaps.replay.run(recording, PAIRS[4:5], seed=4)
+    assert reseeded["update_noise"].item() != alone["update_noise"].item()
 
 
 def test_a_sample_is_the_replay_of_its_rows(tmp_path: Path) -> None:
-    whole = qmaps.capture.load(record(tmp_path / "whole"))
+    states = qmaps.capture.load(record(tmp_path / "whole"))
     rows = qmaps.capture.gradients.rows_of((48, 128), 6144 // 2)
     assert rows is not None
     assert len(rows) < 48
-    sampled = qmaps.replay.run(whole, PAIRS[1:2], share=0.5, steps=6)
+    sampled = qmaps.replay.run(states, PAIRS[1:2], share=0.5, steps=6)
     assert sampled[["numel", "steps", "shape"]].iloc[0].tolist() == [len(rows) * 128, 6, "48x128"]
     again = CapturedStates.from_tensors(
-        {"a": {s: whole.tensor("a", s)[rows] for s in ("exp_avg", "exp_avg_sq")}}, step=5
+        {"a": {s: states.tensor("a", s)[rows] for s in ("exp_avg", "exp_avg_sq")}}, step=5
     )
-    again._hyperparameters = {"a": whole.hyperparameters("a")}
-    again.window = lambda parameter=None: whole.window(parameter)  # type: ignore[method-assign]
+    again._hyperparameters = {"a": states.hyperparameters("a")}
+    again.window = lambda parameter=None: states.window(parameter)  # type: ignore[method-assign]
     again.gradients = lambda name: (  # type: ignore[method-assign]
-        (step, g[rows]) for step, g in whole.gradients(name)
+        (step, g[rows]) for step, g in states.gradients(name)
     )
-    other = qmaps.replay.run(again, PAIRS[1:2], steps=6, min_quantized_size=0)
+    exact = qmaps.replay.run(again, PAIRS[1:2], steps=6, min_quantized_size=0)
     measured = list(sampled.columns[sampled.columns.get_loc("descent") :])
-    pd.testing.assert_frame_equal(sampled[measured], other[measured], rtol=1e-6)
+    pd.testing.assert_frame_equal(sampled[measured], exact[measured], rtol=1e-6)
 
 
 def test_recorded_rows_are_replayed(tmp_path: Path) -> None:
-    whole = qmaps.replay.run(record(tmp_path / "whole"), PAIRS[1:2], share=0.5)
+    full = qmaps.replay.run(record(tmp_path / "whole"), PAIRS[1:2], share=0.5)
     torch.manual_seed(0)
     options = Gradients(steps=12, max_bytes=12 * 16_000)
     weight = torch.nn.Parameter(torch.zeros(48, 128))
@@ -266,14 +268,14 @@ def test_recorded_rows_are_replayed(tmp_path: Path) -> None:
             optimizer.step()
     sampled = qmaps.replay.run(tmp_path / "a", PAIRS[1:2])
     assert 0 < sampled["numel"].item() * 4 <= 16_000
-    assert sampled["numel"].item() == whole["numel"].item()
+    assert sampled["numel"].item() == full["numel"].item()
     assert sampled["gradients"].item() == "recorded"
     assert sampled["progress"].item() > 0
 
 
 def test_moments_that_began_anew(tmp_path: Path) -> None:
     """Steps count from the reset on, and gradients from the next reset on are left out."""
-    made = {}
+    states = {}
     for name, every, steps in (("reset", 9, 25), ("fresh", None, 16)):
         weight = torch.nn.Parameter(torch.zeros(48, 128))
         optimizer = AdamW([weight], betas=(0.8, 0.95), reset_every=every)
@@ -284,19 +286,19 @@ def test_moments_that_began_anew(tmp_path: Path) -> None:
                 generator = torch.Generator().manual_seed(step)
                 weight.grad = torch.randn(48, 128, generator=generator) + 1
                 optimizer.step()
-        made[name] = qmaps.capture.load(tmp_path / name)
-    assert made["reset"].scalars("a")["reset_step"] == 9
+        states[name] = qmaps.capture.load(tmp_path / name)
+    assert states["reset"].scalars("a")["reset_step"] == 9
     # 3 of 9 steps were taken since the reset before step 10, so 6 gradients are left.
-    reset, fresh = (qmaps.replay.run(made[name], PAIRS[:2], steps=n)
+    reset, fresh = (qmaps.replay.run(states[name], PAIRS[:2], steps=n)
                     for name, n in (("reset", None), ("fresh", 6)))  # fmt: skip
     assert reset["steps"].tolist() == [6, 6]
     measured = list(reset.columns[reset.columns.get_loc("descent") :])
     pd.testing.assert_frame_equal(reset[measured], fresh[measured])
-    made["reset"].scalars = lambda _: {"step": 17, "reset_step": 9}  # type: ignore[method-assign]
+    states["reset"].scalars = lambda _: {"step": 17, "reset_step": 9}  # type: ignore[method-assign]
     with pytest.raises(CaptureError) as caught:
-        qmaps.replay.run(made["reset"], PAIRS[:1])
+        qmaps.replay.run(states["reset"], PAIRS[:1])
     assert str(caught.value) == (
-        f"parameter 'a' in {made['reset'].source!r} was reset (reset_every=9) after 1 of the "
+        f"parameter 'a' in {states['reset'].source!r} was reset (reset_every=9) after 1 of the "
         "recorded gradients; a replay needs at least 2"
     )
 
@@ -329,7 +331,7 @@ def test_a_repeated_error_leads_farther_away_than_a_random_one(recording: Path) 
 
 def test_a_run_that_maximizes(tmp_path: Path, frame: pd.DataFrame) -> None:
     actual = qmaps.replay.run(record(tmp_path, maximize=True), PAIRS[-1:])
-    # The same gradients; the moment, the update and what it is multiplied by are all negated.
+    # The same gradients; the moment, the update and its factor are all negated.
     wanted = frame[frame["quantizer"] == PAIRS[-1]]
     for name in ("descent", "largest_update"):
         assert actual[name].item() == pytest.approx(wanted[name].item(), rel=1e-5)
@@ -339,7 +341,7 @@ def test_a_run_that_maximizes(tmp_path: Path, frame: pd.DataFrame) -> None:
 def test_no_exact_update_is_larger_than_the_largest_possible(betas: tuple[float, float]) -> None:
     beta1, beta2 = betas
     for steps in (1, 2, 30):
-        # The gradients for which the bound is attained: Cauchy-Schwarz with equality.
+        # Gradients that attain the bound: Cauchy-Schwarz with equality.
         ages = np.arange(steps)
         g = (ages == 0).astype(float) if beta2 == 0 else (beta1 / beta2) ** ages
         m = (1 - beta1) * (beta1**ages * g).sum() / (1 - beta1**steps)
@@ -377,7 +379,7 @@ def test_bad_arguments(recording: Path) -> None:
     with pytest.raises(BadValueError) as caught:
         qmaps.replay.run(recording, [])
     assert str(caught.value) == "specs must hold at least one pair of quantizers"
-    alone, listed = (qmaps.replay.run(recording, given, steps=2) for given in (PAIRS[0], PAIRS[:1]))
+    alone, listed = (qmaps.replay.run(recording, pairs, steps=2) for pairs in (PAIRS[0], PAIRS[:1]))
     pd.testing.assert_frame_equal(alone, listed)
     with pytest.raises(SpecError, match="B8/DE@9s"):
         qmaps.replay.run(recording, ["B8/DE@9s + 32-bit"])

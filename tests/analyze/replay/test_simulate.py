@@ -1,4 +1,4 @@
-"""Gradients made up from moments have the moments' mean and variance, and are labelled."""
+"""Simulated gradients have the moments' mean and variance, and are labelled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAIR = "B128/DE@4s + B128/DE@4u"
 
 
 def moments(steps: int, signal: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Means and deviations of gradients, and Adam's moments after that many of them."""
+    """Means and deviations of gradients, and Adam's moments after these steps."""
     generator = torch.Generator().manual_seed(0)
     mean = signal * torch.randn(20_000, generator=generator, dtype=torch.float64)
     deviation = torch.rand(20_000, generator=generator, dtype=torch.float64) + 0.5
@@ -32,7 +32,7 @@ def moments(steps: int, signal: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("steps", [3, 40, 400])
 @pytest.mark.parametrize("signal", [0.0, 0.1, 1.0])
-def test_signal_and_noise_are_told_apart(steps: int, signal: float) -> None:
+def test_signal_and_noise_are_separated(steps: int, signal: float) -> None:
     mean, deviation, m, v = moments(steps, signal)
     actual, variance = mean_and_variance(m, v, BETAS, steps)
     assert actual.square().mean() == pytest.approx(float(mean.square().mean()), rel=0.1, abs=0.03)
@@ -64,20 +64,20 @@ def test_seeds_name_the_draws() -> None:
     assert not torch.equal(drawn(1, 2), drawn(2, 2))
 
 
-@pytest.mark.parametrize("taken", [1, 2, 1000])
-def test_moments_without_noise_or_without_anything(taken: int) -> None:
+@pytest.mark.parametrize("steps", [1, 2, 1000])
+def test_moments_without_noise_or_without_anything(steps: int) -> None:
     zeros = torch.zeros(5)
-    mean, variance = mean_and_variance(zeros, zeros, BETAS, taken)
+    mean, variance = mean_and_variance(zeros, zeros, BETAS, steps)
     assert torch.equal(mean, zeros.double())
     assert torch.equal(variance, zeros.double())
     constant = torch.tensor([1.0, -2.0], dtype=torch.float64)
-    m, v = constant * (1 - 0.9**taken), constant.square() * (1 - 0.999**taken)
-    mean, variance = mean_and_variance(m, v, BETAS, taken)
+    m, v = constant * (1 - 0.9**steps), constant.square() * (1 - 0.999**steps)
+    mean, variance = mean_and_variance(m, v, BETAS, steps)
     torch.testing.assert_close(mean, constant)
     assert variance.max() < 1e-9
 
 
-def test_a_checkpoint_is_replayed_and_says_so(tmp_path: Path) -> None:
+def test_a_replayed_checkpoint_is_labelled_as_simulated(tmp_path: Path) -> None:
     torch.manual_seed(0)
     weight = torch.nn.Parameter(torch.zeros(100, 64))
     optimizer = torch.optim.AdamW([weight])

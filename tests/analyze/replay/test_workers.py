@@ -42,14 +42,14 @@ def serial(path: Path, one_thread: None) -> pd.DataFrame:
 
 
 def test_a_pool_and_an_executor_give_the_same_bits(path: Path, serial: pd.DataFrame) -> None:
-    told: list[tuple[int, int, str]] = []
+    calls: list[tuple[int, int, str]] = []
     frame = qmaps.replay.run(
-        path, PAIRS, steps=8, seed=5, workers=1, progress=lambda *given: told.append(given)
+        path, PAIRS, steps=8, seed=5, workers=1, progress=lambda *arguments: calls.append(arguments)
     )
     same(frame, serial)
     assert set(serial["parameter"]) == {"a", "b", "c", "e"}
-    assert [done for done, _, _ in told] == [0, 1, 2, 3, 4, 4]
-    assert told[0] == (0, 4, "4 jobs on workers")
+    assert [done for done, _, _ in calls] == [0, 1, 2, 3, 4, 4]
+    assert calls[0] == (0, 4, "4 jobs on workers")
     with Pickling(2) as executor:
         same(qmaps.replay.run(path, PAIRS, steps=8, seed=5, executor=executor), serial)
 
@@ -69,7 +69,7 @@ def test_recommendations_are_the_same(path: Path, monkeypatch: pytest.MonkeyPatc
     assert shared.summary() == alone.summary()
 
 
-def test_what_workers_cannot_do(path: Path) -> None:
+def test_states_in_memory_and_broken_executors_are_refused(path: Path) -> None:
     with pytest.raises(BadValueError) as caught:
         qmaps.replay.run(capture.CapturedStates.from_tensors(tensors()), PAIRS, workers=2)
     assert str(caught.value) == (
@@ -78,7 +78,7 @@ def test_what_workers_cannot_do(path: Path) -> None:
     )
 
     class Broken(ThreadPoolExecutor):
-        def submit(self, *given: object, **named: object):  # type: ignore[no-untyped-def]
+        def submit(self, *arguments: object, **named: object):  # type: ignore[no-untyped-def]
             raise BrokenProcessPool
 
     executor: Executor = Broken()

@@ -1,4 +1,4 @@
-"""A small model, and optimizers that have trained it."""
+"""A small model and its trained optimizers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Make = Callable[..., torch.optim.Optimizer]
 
 
 def model() -> nn.Sequential:
-    """5,120 weights, which are quantized, and a few that are not."""
+    """5,120 weights in quantized tensors, and a few in tensors too small to be quantized."""
     generator = torch.Generator().manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 80), nn.Tanh(), nn.Linear(80, 7))
     with torch.no_grad():
@@ -40,7 +40,7 @@ def trained(make: Make, **options: object) -> tuple[nn.Sequential, torch.optim.O
 
 
 def resumed(net: nn.Module, make: Make, state_dict: dict[str, object], **options: object) -> Tensor:
-    """All weights after five further steps of an optimizer that loads this checkpoint."""
+    """All weights after five further steps of an optimizer with this checkpoint loaded."""
     copy = model()
     copy.load_state_dict(net.state_dict())
     optimizer = make(copy.named_parameters(), **options)

@@ -1,4 +1,4 @@
-"""Checkpoints that bitsandbytes wrote, and what it makes of ours."""
+"""Conversion of bitsandbytes' checkpoints, and training in bitsandbytes resumed from ours."""
 
 import copy
 import re
@@ -46,25 +46,25 @@ def flat(state_dict: dict[str, Any]) -> dict[Any, dict[str, Any]]:
     }
 
 
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two state_dicts hold the same bits under the same names."""
-    ours, theirs = flat(one), flat(other)
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """True if two state_dicts hold the same bits under the same names."""
+    ours, theirs = flat(a), flat(b)
     assert ours.keys() == theirs.keys()
     for key, saved in ours.items():
         assert saved.keys() == theirs[key].keys()
         for name, value in saved.items():
-            there = theirs[key][name]
-            if not (value.equal(there) if isinstance(value, Tensor) else value == there):
+            expected = theirs[key][name]
+            if not (value.equal(expected) if isinstance(value, Tensor) else value == expected):
                 return False
     return True
 
 
-def assert_near(one: Tensor, other: Tensor) -> None:
-    """Weights of five steps of 1e-3 on the same states under the same codebooks.
+def assert_near(actual: Tensor, expected: Tensor) -> None:
+    """Compare weights after five steps of 1e-3 on the same states under the same codebooks.
 
-    Now and then a code differs, where the last bits of a product do.
+    A few codes may differ, because the last bits of a product differ.
     """
-    error = (one - other).abs()
+    error = (actual - expected).abs()
     assert error.quantile(0.99) < 1e-5
     assert error.max() < 3e-4
 
@@ -76,11 +76,11 @@ def test_its_states_go_to_qmaps_and_back_bit_for_bit(
     net, optimizer = trained(make, **options)
     saved = optimizer.state_dict()
     eight = "8bit" in make.__name__
-    kept = {"states": None if eight else "32bit", "zeros": "leave"}
-    there, report = convert_state_dict(saved, "qmaps", optimizer=family, **kept)
+    settings = {"states": None if eight else "32bit", "zeros": "leave"}
+    converted, report = convert_state_dict(saved, "qmaps", optimizer=family, **settings)
     assert report.lossless
     assert report.states[0].became == ("B256/bitsandbytes@8s" if eight else "32 bits")
-    back, report = convert_state_dict(there, "bitsandbytes", **kept)
+    back, report = convert_state_dict(converted, "bitsandbytes", **settings)
     assert report.lossless
     assert same(back, saved)
     assert back["param_groups"] == saved["param_groups"]
@@ -89,17 +89,17 @@ def test_its_states_go_to_qmaps_and_back_bit_for_bit(
 
 
 @pytest.mark.parametrize(
-    ("make", "mine", "family"),
+    ("make", "ours", "family"),
     [(bnb.AdamW8bit, AdamW8bit, None), (bnb.Lion8bit, Lion8bit, "lion")],
 )
 def test_qmaps_trains_on_with_its_codebooks(
-    make: Callable[..., Any], mine: Callable[..., Any], family: str | None
+    make: Callable[..., Any], ours: Callable[..., Any], family: str | None
 ) -> None:
     net, optimizer = trained(make)
     saved = optimizer.state_dict()
     converted, _ = convert_state_dict(saved, "qmaps", optimizer=family, zeros="leave")
-    assert_near(resumed(net, mine, converted), resumed(net, make, saved))
-    loaded = mine(net.named_parameters())
+    assert_near(resumed(net, ours, converted), resumed(net, make, saved))
+    loaded = ours(net.named_parameters())
     loaded.load_state_dict(converted)
     optimizer.zero_grad()
     net(torch.ones(1, 64)).sum().backward()
@@ -117,9 +117,11 @@ def test_states_of_qmaps_are_carried_over_and_it_trains_on() -> None:
     assert state["qmap2"][-2:].tolist() == [0.9375, 1]
     decoded = state["qmap2"][state["state2"].long()].view(-1, 256) * state["absmax2"][:, None]
     assert decoded.view(80, 64).equal(adam.state[net[0].weight]["exp_avg_sq"].dequantize())
-    there = resumed(net, bnb.AdamW8bit, converted)
+    weights = resumed(net, bnb.AdamW8bit, converted)
     # There the next second moment is rounded to nearest.
-    torch.testing.assert_close(there, resumed(net, AdamW8bit, adam.state_dict()), atol=1e-3, rtol=0)
+    torch.testing.assert_close(
+        weights, resumed(net, AdamW8bit, adam.state_dict()), atol=1e-3, rtol=0
+    )
     assert convert_state_dict(converted, "qmaps")[1].states[1].became == "B256/geometric@8u"
 
 
@@ -135,9 +137,9 @@ def test_torch_to_bitsandbytes(states: str | None, tmp_path: Path) -> None:
     assert report.lossless == (states == "32bit")
     eight = [row.became for row in report.states if row.parameter == "0.weight"]
     assert eight == (["32 bits"] * 2 if states == "32bit" else ["B256/DE@8s", "B256/DE@8u"])
-    there = resumed(net, bnb.AdamW8bit, converted)
+    weights = resumed(net, bnb.AdamW8bit, converted)
     close = 1e-6 if states == "32bit" else 2e-3
-    assert torch.allclose(there, resumed(net, torch.optim.AdamW, adam.state_dict()), atol=close)
+    assert torch.allclose(weights, resumed(net, torch.optim.AdamW, adam.state_dict()), atol=close)
     back, _ = convert_state_dict(converted, "torch")
     assert back["param_groups"][0]["decoupled_weight_decay"] is True
     if states == "32bit":
@@ -148,9 +150,9 @@ def test_zeros_of_its_map_are_raised_and_left() -> None:
     _, adam = trained(torch.optim.AdamW)
     saved = adam.state_dict()
     saved["state"][0]["exp_avg_sq"][0, :10] = saved["state"][0]["exp_avg_sq"].max() * 1e-9
-    left = convert_state_dict(saved, "bitsandbytes", zeros="leave")[0]
-    assert convert_state_dict(left, "qmaps", zeros="leave")[1].lossless
-    converted, report = convert_state_dict(left, "qmaps")
+    with_zeros = convert_state_dict(saved, "bitsandbytes", zeros="leave")[0]
+    assert convert_state_dict(with_zeros, "qmaps", zeros="leave")[1].lossless
+    converted, report = convert_state_dict(with_zeros, "qmaps")
     assert report.states[1].zeros == report.states[1].raised == 10
     q = qmaps.algebra.saved.from_plain(converted["state"][0]["exp_avg_sq"])
     assert q.codes().flatten()[:10].tolist() == [1] * 10
@@ -175,8 +177,8 @@ def test_a_parameter_kept_in_32_bits_stays_so() -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_states_that_it_kept_in_32_bits_stay_so(named: bool) -> None:
-    """As its GlobalOptimManager keeps those of embeddings."""
+def test_its_states_in_32_bits_stay_in_32_bits(named: bool) -> None:
+    """Its GlobalOptimManager keeps those of embeddings in 32 bits."""
     net, adam = trained(bnb.AdamW8bit, min_8bit_size=500)
     exact = flat(trained(bnb.AdamW)[1].state_dict())[0]
     exact["state2"][0, :10] = 0
@@ -195,12 +197,12 @@ def test_states_that_it_kept_in_32_bits_stay_so(named: bool) -> None:
             "overrides of the loading optimizer do not name",
         )
     )
-    # By the checkpoint's overrides, or by those of the optimizer that loads it.
-    mine = AdamW(net.named_parameters(), overrides=None if named else {"0.weight": None})
-    mine.load_state_dict(converted)
-    assert mine.state[net[0].weight]["exp_avg_sq"].equal(exact["state2"])
-    assert mine.quantizer_of("exp_avg", net[0].weight, mine.param_groups[0]) is None
-    assert mine.state[net[2].weight]["exp_avg"].quantizer.spec == "B256/bitsandbytes@8s"
+    # By the checkpoint's overrides, or by the loading optimizer's.
+    optimizer = AdamW(net.named_parameters(), overrides=None if named else {"0.weight": None})
+    optimizer.load_state_dict(converted)
+    assert optimizer.state[net[0].weight]["exp_avg_sq"].equal(exact["state2"])
+    assert optimizer.quantizer_of("exp_avg", net[0].weight, optimizer.param_groups[0]) is None
+    assert optimizer.state[net[2].weight]["exp_avg"].quantizer.spec == "B256/bitsandbytes@8s"
 
 
 def test_codebooks_that_differ_get_different_names() -> None:
@@ -223,7 +225,7 @@ def refused(saved: dict[str, Any], message: str, **options: Any) -> None:
         convert_state_dict(saved, **{"to": "bitsandbytes", **options})
 
 
-def test_what_it_does_not_have_is_refused() -> None:
+def test_unsupported_options_are_refused() -> None:
     refused(
         trained(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True)[1].state_dict(),
         "group 0 has nesterov=True, which bitsandbytes does not support; only "

@@ -1,4 +1,4 @@
-"""Codes under codebooks that are no map's."""
+"""Codes under codebooks that belong to no map."""
 
 import torch
 

@@ -30,16 +30,18 @@ def saved(tmp_path: Path) -> Path:
 
 def test_a_file_is_converted_with_all_that_is_in_it(tmp_path: Path) -> None:
     net, adam = trained(torch.optim.AdamW)
-    whole = {"model": net.state_dict(), "optimizer_states": [adam.state_dict()], "epoch": 3}
-    torch.save(whole, tmp_path / "in.ckpt")
+    content = {"model": net.state_dict(), "optimizer_states": [adam.state_dict()], "epoch": 3}
+    torch.save(content, tmp_path / "in.ckpt")
     reports = convert_file(tmp_path / "in.ckpt", tmp_path / "out.ckpt", to="qmaps")
     assert [(r.source, r.target, r.optimizer) for r in reports] == [("torch", "qmaps", "adam")]
     out = torch.load(tmp_path / "out.ckpt", weights_only=True)
     assert out["epoch"] == 3
     assert out["model"]["0.weight"].equal(net[0].weight)
-    there = resumed(net, AdamW8bit, out["optimizer_states"][0])
+    weights = resumed(net, AdamW8bit, out["optimizer_states"][0])
     # Random numbers of a file have no parameter's number.
-    torch.testing.assert_close(there, resumed(net, AdamW8bit, adam.state_dict()), atol=1e-3, rtol=0)
+    torch.testing.assert_close(
+        weights, resumed(net, AdamW8bit, adam.state_dict()), atol=1e-3, rtol=0
+    )
 
 
 def test_nothing_is_overwritten_unasked(saved: Path) -> None:
@@ -47,7 +49,7 @@ def test_nothing_is_overwritten_unasked(saved: Path) -> None:
     with pytest.raises(OutputError, match=f"^{re.escape(message)}$"):
         convert_file(saved, saved, to="qmaps")
     convert_file(saved, saved, to="qmaps", overwrite=True)
-    # What stands there now is qmaps', read from the place that is written.
+    # The file now has qmaps' format; its path is input and output.
     assert convert_file(saved, saved, to="torch", overwrite=True)[0].source == "qmaps"
 
 
@@ -70,9 +72,9 @@ def test_hostile_and_truncated_files_are_refused(saved: Path, tmp_path: Path) ->
     refused(hostile, message)
     assert not CALLS
     short = tmp_path / "short.pt"
-    whole = saved.read_bytes()
-    for length in (1, 100, len(whole) // 2, len(whole) - 1):
-        short.write_bytes(whole[:length])
+    content = saved.read_bytes()
+    for length in (1, 100, len(content) // 2, len(content) - 1):
+        short.write_bytes(content[:length])
         refused(
             short,
             f"{str(short)!r} is not a checkpoint that torch can load; it is corrupt, "
@@ -118,9 +120,9 @@ def test_the_command_reports_as_json(saved: Path, capsys: pytest.CaptureFixture[
     out = saved.with_name("out.pt")
     specs = ("--states", "B64/nf4@4s + 32-bit")
     assert run("convert", saved, out, "--to", "qmaps", *specs, "--json") == 0
-    (told,) = json.loads(capsys.readouterr().out)
-    assert told["target"] == "qmaps"
-    rows = {(row["parameter"], row["state"]): row for row in told["states"]}
+    (report,) = json.loads(capsys.readouterr().out)
+    assert report["target"] == "qmaps"
+    rows = {(row["parameter"], row["state"]): row for row in report["states"]}
     assert rows["0.weight", "exp_avg"]["became"] == "B64/nf4@4s"
     assert rows["0.weight", "exp_avg_sq"]["how"] == "same values"
     second = rows["0.weight", "exp_avg_sq"]
@@ -157,7 +159,7 @@ LOADS = {
     "--to torchao --states fp8": "from torchao.optim import AdamWFp8\n",
     "--to torchao --states 4bit": "from torchao.optim import AdamW4bit\n",
 }
-"""Options, and some of the code that loads what they make."""
+"""Options, and lines of the code that loads the result."""
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -185,7 +187,7 @@ def test_the_lines_that_load_the_result(
 def test_alike_changes_share_a_row(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = saved.with_name("out.pt")
     assert run("convert", saved, out, "--to", "qmaps", "--states", "8bit", "--top", "1") == 0
-    first, _, rest = capsys.readouterr().out.partition("\nStates one by one\n")
+    first, _, details = capsys.readouterr().out.partition("\nStates one by one\n")
     rows = [line.split() for line in first.splitlines() if line.startswith("exp_avg")]
     specs = PRESETS["8bit"].specs(("exp_avg", "exp_avg_sq"), ("exp_avg",))
     for row, (name, spec) in zip(rows, specs.items(), strict=False):
@@ -194,9 +196,9 @@ def test_alike_changes_share_a_row(saved: Path, capsys: pytest.CaptureFixture[st
     (report,) = convert_file(saved, out, to="qmaps", states="8bit", overwrite=True)
     quantized = [row for row in report.states if row.how == "quantized"]
     for state, row in zip(specs, rows, strict=False):
-        errors = [each.max_abs_error for each in quantized if each.state == state]
+        errors = [change.max_abs_error for change in quantized if change.state == state]
         assert (row[4], row[6]) == (str(len(errors)), f"{max(errors):.3g}")
-    assert rest.splitlines()[0].split()[0] == "parameter"
+    assert details.splitlines()[0].split()[0] == "parameter"
 
 
 def test_names_are_written_into_the_groups(tmp_path: Path) -> None:
@@ -218,5 +220,7 @@ def test_names_are_written_into_the_groups(tmp_path: Path) -> None:
     assert load(tmp_path / "folder").parameters() == names
     torch.save([optimizer.state_dict()] * 2, tmp_path / "two.pt")
     convert_file(tmp_path / "two.pt", tmp_path / "n.pt", to="torch", names=[*"abcdefgh"])
-    groups = [one["param_groups"][0]["param_names"] for one in torch.load(tmp_path / "n.pt")]
+    groups = [
+        state_dict["param_groups"][0]["param_names"] for state_dict in torch.load(tmp_path / "n.pt")
+    ]
     assert groups == [[*"abcd"], [*"efgh"]]

@@ -1,6 +1,6 @@
-"""Folders of torch.distributed.checkpoint, written for a training that is in shards.
+"""Folders of torch.distributed.checkpoint, for sharded training.
 
-What several processes load from them is in ``tests/distributed/checks/checkpoints.py``.
+Checks with several processes are in ``tests/distributed/checks/checkpoints.py``.
 """
 
 import os
@@ -46,35 +46,35 @@ def test_there_and_back_bit_for_bit(tmp_path: Path) -> None:
     assert file.fingerprint() == folder.fingerprint()
     (report,) = convert_file(tmp_path / "4bit1", tmp_path / "back.pt", to="qmaps")
     assert report.lossless
-    one, two = (torch.load(tmp_path / n, weights_only=True) for n in ("4bit0", "back.pt"))
+    before, after = (torch.load(tmp_path / n, weights_only=True) for n in ("4bit0", "back.pt"))
     for name in ("exp_avg", "exp_avg_sq"):
-        codes = [from_plain(each["state"]["weight"][name]) for each in (one, two)]
+        codes = [from_plain(state_dict["state"]["weight"][name]) for state_dict in (before, after)]
         assert codes[0].packed.equal(codes[1].packed)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "4bit0", "4bit1", "back.pt", "exact.pt",
     ]  # fmt: skip
 
 
-def test_names_that_the_optimizer_was_given_are_used(tmp_path: Path) -> None:
-    """`optimizer.state_dict()` numbers parameters, and has their names beside the numbers."""
+def test_names_of_the_optimizer_are_used(tmp_path: Path) -> None:
+    """`optimizer.state_dict()` numbers parameters, with their names beside the numbers."""
 
-    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+    def built() -> tuple[nn.Module, torch.optim.Optimizer]:
         net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
         named = {name: (name, p) for name, p in net.named_parameters()}
         groups = [[named["1.weight"], named["0.weight"]], [named["0.bias"], named["1.bias"]]]
         return net, torch.optim.AdamW([{"params": group} for group in groups])
 
-    net, optimizer = made()
+    net, optimizer = built()
     net(torch.randn(4, 8)).square().sum().backward()
     optimizer.step()
     dcp.save({"optim": optimizer.state_dict()}, checkpoint_id=tmp_path / "in", no_dist=True)
     convert_file(tmp_path / "in", tmp_path / "out", to="torch", distributed="optim")
-    other, resumed = made()
-    state = {"optim": get_optimizer_state_dict(other, resumed)}
+    twin, resumed = built()
+    state = {"optim": get_optimizer_state_dict(twin, resumed)}
     dcp.load(state, checkpoint_id=tmp_path / "out", no_dist=True)
-    set_optimizer_state_dict(other, resumed, state["optim"])
-    for one, another in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.equal(optimizer.state[one]["exp_avg"], resumed.state[another]["exp_avg"])
+    set_optimizer_state_dict(twin, resumed, state["optim"])
+    for saved, loaded in zip(net.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(optimizer.state[saved]["exp_avg"], resumed.state[loaded]["exp_avg"])
 
 
 def test_deepspeed_becomes_a_folder_that_fsdp_loads(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def refused(error: type[QmapsError], message: str, source: str, out: Path, to: s
         convert_file(HERE / source, out, to=to, distributed="optim", overwrite=True)
 
 
-def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_unsupported_outputs_are_refused(tmp_path: Path) -> None:
     refused(
         BadValueError,
         "distributed='optim' needs one of the formats torch, qmaps; got to='bitsandbytes'",
@@ -123,16 +123,16 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_what_a_killed_conversion_leaves_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_conversion_are_removed_by_the_next(tmp_path: Path) -> None:
     source, out = HERE / "dcp/fsdp2", tmp_path / "out"
-    left = tmp_path / ".out.tmp/new/__0_0.distcp"
-    left.parent.mkdir(parents=True)
-    left.touch()
+    leftover = tmp_path / ".out.tmp/new/__0_0.distcp"
+    leftover.parent.mkdir(parents=True)
+    leftover.touch()
     (tmp_path / ".out.tmp/.new.lock").touch()  # as a killed process leaves it
-    with FolderLock(tmp_path / ".out.tmp", "new"):  # as one has it that is alive
+    with FolderLock(tmp_path / ".out.tmp", "new"):  # as a live process holds it
         with pytest.raises(OutputError, match="is being written;"):
             convert_file(source, out, to="torch", distributed="optim")
-        assert left.exists()
+        assert leftover.exists()
     convert_file(source, out, to="torch", like=source)
     assert list(tmp_path.iterdir()) == [out]
     expect(load(out), "dcp/fsdp2")

@@ -42,11 +42,12 @@ def files(folder: Path) -> dict[str, bytes]:
     return results
 
 
-def same(one: CapturedStates, other: CapturedStates) -> bool:
-    assert one.parameters() == other.parameters()
+def same(actual: CapturedStates, expected: CapturedStates) -> bool:
+    assert actual.parameters() == expected.parameters()
     return all(
-        tensor.equal(other.tensor(name, state)) and one.scalars(name) == other.scalars(name)
-        for name, state, tensor in one.items()
+        tensor.equal(expected.tensor(name, state))
+        and actual.scalars(name) == expected.scalars(name)
+        for name, state, tensor in actual.items()
     )
 
 
@@ -71,7 +72,7 @@ def test_a_pipe_in_a_template_is_refused(tmp_path: Path) -> None:
 
 
 def later(source: Path, out: Path, step: float = 700) -> Path:
-    """The checkpoint of a run that went on with quantized states: other values, another step."""
+    """The checkpoint of a quantized run at a later step, with other values."""
     convert_file(source, out, to="qmaps", states=CODES)
     state_dict = torch.load(out, weights_only=True)
     for number, state in enumerate(state_dict["state"].values()):
@@ -96,7 +97,7 @@ def tensors(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
             yield from tensors(member, (*path, key))
 
 
-def whole(path: Path) -> dict[tuple[Any, ...], Tensor]:
+def contents(path: Path) -> dict[tuple[Any, ...], Tensor]:
     return dict(tensors(checkpoint.load(path, stand_ins=STAND_INS)))
 
 
@@ -127,11 +128,11 @@ def test_all_else_in_files_of_deepspeed_stays(name: str, tmp_path: Path) -> None
         with zipfile.ZipFile(path) as new, zipfile.ZipFile(template) as old:
             pickles = [file.read(f"{path.stem}/data.pkl") for file in (new, old)]
         assert pickles[0] == pickles[1]  # with objects of deepspeed's own classes
-        one, two = whole(path), whole(template)
-        changed = {key[-1] for key in one if not one[key].equal(two[key])}
+        before, after = contents(path), contents(template)
+        changed = {key[-1] for key in before if not before[key].equal(after[key])}
         assert changed == {"step", "exp_avg", "exp_avg_sq"}
-        weights = [key for key in one if key[-1] not in changed]
-        assert len(weights) == len(two) - 3 * len([key for key in two if key[-1] == "step"]) > 0
+        weights = [key for key in before if key[-1] not in changed]
+        assert len(weights) == len(after) - 3 * len([key for key in after if key[-1] == "step"]) > 0
 
 
 def test_padding_stays(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_padding_stays(tmp_path: Path) -> None:
     convert_file(later(source, tmp_path / "o.pt"), tmp_path / "out", to="torch", like=source)
     # Two parameters of 30 and 15 elements are cut in 15 and 8 for each rank.
     path = tmp_path / "out/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt"
-    state = whole(path)["optimizer_state_dict", "optimizer_state_dict", "state", 0, "exp_avg"]
+    state = contents(path)["optimizer_state_dict", "optimizer_state_dict", "state", 0, "exp_avg"]
     assert (state.numel(), state[-1]) == (23, 0)
     assert all(state[:22])
 
@@ -165,8 +166,8 @@ def with_numbers(folder: Path, change: Callable[[dict[str, Any]], None]) -> None
     for path in folder.glob("*_optim_states.pt"):
         loaded = checkpoint.load(path, stand_ins=STAND_INS)["optimizer_state_dict"]
         change(loaded["optimizer_state_dict"])
-        kept = {k: v for k, v in loaded.items() if k not in ("loss_scaler", "zero_stage")}
-        torch.save({"optimizer_state_dict": kept}, path)
+        optimizer = {k: v for k, v in loaded.items() if k not in ("loss_scaler", "zero_stage")}
+        torch.save({"optimizer_state_dict": optimizer}, path)
 
 
 def in_states(optimizer: dict[str, Any]) -> None:
@@ -194,7 +195,7 @@ def test_steps_that_are_numbers_in_the_pickle(
     path = next((tmp_path / "out").glob("*_optim_states.pt"))
     optimizer = torch.load(path, weights_only=True)["optimizer_state_dict"]["optimizer_state_dict"]
     every = [*optimizer["state"].values(), *optimizer["param_groups"]]
-    assert {type(each["step"]) for each in every if "step" in each} == {int}
+    assert {type(state["step"]) for state in every if "step" in state} == {int}
 
 
 def captured(ours: Path, folder: Path) -> Path:
@@ -242,7 +243,7 @@ def test_states_of_the_template_are_rounded_to_its_dtype(tmp_path: Path) -> None
 
 
 def test_between_formats(tmp_path: Path) -> None:
-    """The states of ZeRO 3 in the shards of ZeRO 2, which has other partitions."""
+    """States of ZeRO 3 in shards of ZeRO 2, with other partitions."""
     like = HERE / "deepspeed/zero2-round-robin"
     convert_file(HERE / "deepspeed/zero3", tmp_path / "out", to="torch", like=like)
     expect(load(tmp_path / "out"), "deepspeed/zero3")
@@ -259,11 +260,11 @@ def refused(
 
 def test_arguments_that_are_refused(tmp_path: Path) -> None:
     source, out = HERE / "deepspeed/zero1", tmp_path / "out"
-    for more, given in (
+    for more, shown in (
         ({"to": "qmaps"}, "to='qmaps'"),
         ({"distributed": "optim"}, "distributed='optim'"),
     ):
-        message = f"like={str(source)!r} needs to='torch' and no distributed; got {given}"
+        message = f"like={str(source)!r} needs to='torch' and no distributed; got {shown}"
         refused(BadValueError, message, source, source, out, **more)
     for like in (tmp_path, source / "expected.pt", tmp_path / "none"):
         message = (
@@ -278,8 +279,8 @@ def test_arguments_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=f"^{re.escape(message)}$"):
         convert_file(source, tmp_path / "file/out", to="torch", like=source)
     two = tmp_path / "two.pt"
-    one = {"state": {"a": {"exp_avg": torch.ones(2)}}, "param_groups": [{"params": ["a"]}]}
-    torch.save([one, one], two)
+    state_dict = {"state": {"a": {"exp_avg": torch.ones(2)}}, "param_groups": [{"params": ["a"]}]}
+    torch.save([state_dict, state_dict], two)
     message = f"like={str(source)!r} needs a checkpoint of one optimizer; {str(two)!r} has 2"
     refused(BadValueError, message, two, source, out, optimizer="lion")
 
@@ -291,7 +292,7 @@ def test_states_of_other_parameters_are_refused(tmp_path: Path) -> None:
     good = torch.load(ours, weights_only=True)
 
     def with_state(change: Callable[[dict[str, Any]], None], message: str) -> None:
-        state = {name: dict(each) for name, each in good["state"].items()}
+        state = {name: dict(states) for name, states in good["state"].items()}
         change(state)
         torch.save({**good, "state": state}, ours)
         refused(BadValueError, message, ours, like, out)
@@ -377,13 +378,13 @@ def test_chunks_of_torchao_are_refused(tmp_path: Path) -> None:
 
 
 def test_damaged_templates_are_refused(tmp_path: Path) -> None:
-    """Here in weights, which are not read."""
+    """The damage is in weights; conversion does not read these."""
     folder = copied("deepspeed/zero3", tmp_path) / "global_step3"
     ours = later(folder, tmp_path / "ours.pt")
     path = sorted(folder.glob("*_optim_states.pt"))[1]
     key = ("optimizer_state_dict", "fp32_flat_groups", 0)
     content = bytearray(path.read_bytes())
-    content[content.index(whole(path)[key].detach().numpy().tobytes())] ^= 1
+    content[content.index(contents(path)[key].detach().numpy().tobytes())] ^= 1
     path.write_bytes(content)
     message = (
         f"{str(path)!r} is not a checkpoint that torch can load; it is corrupt, truncated, or a "
@@ -395,10 +396,10 @@ def test_damaged_templates_are_refused(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = shutil.copyfile
 
-    def full(one: Path, other: Path) -> None:
-        if one.name.endswith("optim_states.pt"):
+    def full(source: Path, target: Path) -> None:
+        if source.name.endswith("optim_states.pt"):
             raise OSError(28, "No space left on device")
-        copy(one, other)
+        copy(source, target)
 
     source = HERE / "deepspeed/zero3"
     ours = later(source, tmp_path / "ours.pt")

@@ -1,4 +1,4 @@
-"""Checkpoints of rules whose states have the names of Adam's, Lion's or SGD's."""
+"""Checkpoints of other rules with the state names of Adam, Lion or SGD."""
 
 from typing import Any
 
@@ -127,10 +127,10 @@ def test_entries_of_schedulers_and_names_of_groups_are_no_options() -> None:
 
 
 def test_options_of_unknown_rules_are_noted_and_neutral_ones_are_not() -> None:
-    known = {**ADAM, "bias_correction": True, "initial_lr": 0.1, "amsgrad": False}
+    neutral = {**ADAM, "bias_correction": True, "initial_lr": 0.1, "amsgrad": False}
     for group, note in (
-        (known, ()),
-        ({**known, "bias_correction": False, "heads": 8, "lr_scale": 0.5}, (
+        (neutral, ()),
+        ({**neutral, "bias_correction": False, "heads": 8, "lr_scale": 0.5}, (
             "groups have bias_correction, heads, unknown to adam: if these are no tags but "
             "options of another rule, its next update differs",
         )),

@@ -1,4 +1,4 @@
-"""Checkpoints whose states began anew (`reset_every`)."""
+"""Checkpoints of runs with resets (`reset_every`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTE = (
 
 
 def test_another_library_counts_from_the_last_reset() -> None:
-    """Bias corrections go on as they were: its next steps are those without further resets."""
+    """Bias corrections continue; its next steps equal ours without further resets."""
     net, ours = trained(AdamW, reset_every=3, state_quantizers=None)
     saved = ours.state_dict()
     assert int(saved["state"][0]["step"]) == 5
@@ -27,13 +27,13 @@ def test_another_library_counts_from_the_last_reset() -> None:
     assert all("reset_step" not in state for state in converted["state"].values())
     assert "reset_every" not in converted["param_groups"][0]
     assert report.notes == (NOTE,)
-    there = resumed(net, torch.optim.AdamW, converted, foreach=False)
+    weights = resumed(net, torch.optim.AdamW, converted, foreach=False)
     saved["param_groups"][0]["reset_every"] = None
-    assert torch.allclose(there, resumed(net, AdamW, saved), rtol=1e-5, atol=1e-7)
+    assert torch.allclose(weights, resumed(net, AdamW, saved), rtol=1e-5, atol=1e-7)
     wrong = {**converted, "state": {
         number: {**state, "step": torch.tensor(5.0)} for number, state in converted["state"].items()
     }}  # fmt: skip
-    assert not torch.allclose(there, resumed(net, torch.optim.AdamW, wrong), rtol=1e-5, atol=1e-7)
+    assert not torch.allclose(weights, resumed(net, torch.optim.AdamW, wrong), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("target", ["bitsandbytes", "torchao"])
@@ -51,8 +51,8 @@ def test_qmaps_keeps_both_numbers() -> None:
     assert int(converted["state"][0]["step"]) == 5
     assert int(converted["state"][0]["reset_step"]) == 3
     assert report.notes == ()
-    there = resumed(net, AdamW8bit, converted)
-    assert there.equal(resumed(net, AdamW8bit, saved))
+    weights = resumed(net, AdamW8bit, converted)
+    assert weights.equal(resumed(net, AdamW8bit, saved))
 
 
 def test_a_reset_that_is_still_to_come_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Between torch and qmaps, and what holds for every conversion."""
+"""Conversion between torch and qmaps, and rules of every conversion."""
 
 import copy
 import re
@@ -23,12 +23,14 @@ from qmaps.optim import (
 from tests.capture.conversion.nets import resumed, train, trained, weights
 
 
-def test_a_converted_torch_checkpoint_is_what_qmaps_makes_of_it() -> None:
+def test_a_converted_torch_checkpoint_equals_one_loaded_by_qmaps() -> None:
     net, adam = trained(torch.optim.AdamW)
     converted, report = convert_state_dict(adam.state_dict(), "qmaps", zeros="leave")
-    there = resumed(net, AdamW8bit, converted)
+    weights = resumed(net, AdamW8bit, converted)
     # Random numbers of a file have no parameter's number.
-    torch.testing.assert_close(there, resumed(net, AdamW8bit, adam.state_dict()), atol=1e-3, rtol=0)
+    torch.testing.assert_close(
+        weights, resumed(net, AdamW8bit, adam.state_dict()), atol=1e-3, rtol=0
+    )
     rows = {(row.parameter, row.state): row for row in report.states}
     row = rows["0.weight", "exp_avg_sq"]
     assert (row.was, row.became, row.how) == ("32 bits", "B256/geometric@8u+qsr", "quantized")
@@ -50,9 +52,9 @@ def test_to_torch_decodes_and_torch_trains_on() -> None:
     assert converted["state"][0]["exp_avg"].equal(expected)
     assert not set(converted["param_groups"][0]) & {"state_quantizers", "quantize", "seed"}
     # 32-bit qmaps steps as torch does, and from the same states.
-    there = resumed(net, torch.optim.AdamW, converted, foreach=False)
+    weights = resumed(net, torch.optim.AdamW, converted, foreach=False)
     in_qmaps = resumed(net, AdamW, converted, state_quantizers=None)
-    assert torch.allclose(there, in_qmaps, rtol=1e-5, atol=1e-7)
+    assert torch.allclose(weights, in_qmaps, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("states", ["32bit", "8bit", "paper-4bit"])
@@ -77,13 +79,13 @@ def test_a_checkpoint_of_qmaps_to_qmaps_is_the_same() -> None:
 
 
 def test_own_codebooks_are_learned_from_a_checkpoint() -> None:
-    mine = qmaps.Codebook(torch.linspace(-1, 1, 200), label="mine")
-    q = qmaps.normalize.BlockWise(64) / mine
+    codebook = qmaps.Codebook(torch.linspace(-1, 1, 200), label="mine")
+    q = qmaps.normalize.BlockWise(64) / codebook
     net, adam = trained(AdamW, state_quantizers={"exp_avg": q})
     straight = copy.deepcopy((net, adam))
     train(*straight, range(5, 10))
     assert resumed(net, AdamW8bit, adam.state_dict()).equal(weights(straight[0]))
-    # What came with a checkpoint that is refused is forgotten again.
+    # Codebooks of a refused checkpoint are forgotten again.
     loaded, refused = AdamW(net.parameters()), copy.deepcopy(adam.state_dict())
     refused["state"][0]["step"] = -1
     with pytest.raises(BadValueError, match="step=-1"):
@@ -93,13 +95,15 @@ def test_own_codebooks_are_learned_from_a_checkpoint() -> None:
     loaded.load_state_dict(adam.state_dict())
     extra = [("extra", torch.nn.Parameter(torch.zeros(2)))]
     loaded.add_param_group({"params": extra, "state_quantizers": {"exp_avg": "B64/mine@8s"}})
-    other = qmaps.normalize.BlockWise(64) / qmaps.Codebook(torch.linspace(-1, 1, 199), label="mine")
+    unlike = qmaps.normalize.BlockWise(64) / qmaps.Codebook(
+        torch.linspace(-1, 1, 199), label="mine"
+    )
     message = (
         "state_dict has exp_avg quantized with B64/mine@8s, but its codebook differs from "
         "the one that is known by that name"
     )
     with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):
-        AdamW(net.parameters(), state_quantizers={"exp_avg": other}).load_state_dict(
+        AdamW(net.parameters(), state_quantizers={"exp_avg": unlike}).load_state_dict(
             adam.state_dict()
         )
 
@@ -132,11 +136,11 @@ def test_nadam_goes_on_in_torch() -> None:
     net, optimizer = trained(NAdam8bit, **options)
     plain, _ = convert_state_dict(optimizer.state_dict(), "torch")
     assert plain["param_groups"][0]["decoupled_weight_decay"] is True
-    there = resumed(net, torch.optim.NAdam, plain, foreach=False)
-    assert torch.allclose(there, resumed(net, NAdam, plain), rtol=1e-5, atol=1e-6)
-    other = {"decoupled_weight_decay": False}
-    plain["param_groups"][0] |= other
-    assert not torch.allclose(there, resumed(net, NAdam, plain), rtol=1e-5, atol=1e-6)
+    weights = resumed(net, torch.optim.NAdam, plain, foreach=False)
+    assert torch.allclose(weights, resumed(net, NAdam, plain), rtol=1e-5, atol=1e-6)
+    option = {"decoupled_weight_decay": False}
+    plain["param_groups"][0] |= option
+    assert not torch.allclose(weights, resumed(net, NAdam, plain), rtol=1e-5, atol=1e-6)
 
 
 def test_parameters_that_differ_from_their_group_become_overrides() -> None:
@@ -170,18 +174,21 @@ def test_zeros_under_a_first_moment_are_raised_and_counted() -> None:
     saved["state"][0]["exp_avg"][0, :10] = v[0, 0].sqrt()
     saved["state"][0]["exp_avg"][0, 5] = 0
     pair = {"exp_avg": "B128/DE@8s", "exp_avg_sq": "B128/DE@8u"}
-    left, report = convert_state_dict(saved, "qmaps", states=pair, zeros="leave")
+    with_zeros, report = convert_state_dict(saved, "qmaps", states=pair, zeros="leave")
     assert (report.states[1].zeros, report.states[1].raised) == (9, 0)
-    raised, told = convert_state_dict(saved, "qmaps", states=pair)
-    assert (told.states[1].zeros, told.states[1].raised) == (9, 9)
-    decoded = [from_plain(one["state"][0]["exp_avg_sq"]).dequantize() for one in (left, raised)]
+    raised, raised_report = convert_state_dict(saved, "qmaps", states=pair)
+    assert (raised_report.states[1].zeros, raised_report.states[1].raised) == (9, 9)
+    decoded = [
+        from_plain(state_dict["state"][0]["exp_avg_sq"]).dequantize()
+        for state_dict in (with_zeros, raised)
+    ]
     smallest = qmaps.quantizer("B128/DE@8u").map.codebook()[1] * v.flatten()[:128].max()
     expected = decoded[0].clone()
     expected[0, :5] = expected[0, 6:10] = smallest
     assert decoded[1].equal(expected)
-    # Decoded once more, zeros that were left are the source's.
-    decoded_on, told = convert_state_dict(left, "torch")
-    assert (told.states[1].zeros, told.states[1].raised) == (9, 9)
+    # Decoded again, remaining zeros are the source's.
+    decoded_on, raised_report = convert_state_dict(with_zeros, "torch")
+    assert (raised_report.states[1].zeros, raised_report.states[1].raised) == (9, 9)
     assert decoded_on["state"][0]["exp_avg_sq"].equal(expected)
 
 
@@ -241,9 +248,9 @@ def test_bad_arguments() -> None:
         "states=3 must be a preset's name, a dict from state names to specs, or None",
         states=3,
     )
-    _, other = trained(torch.optim.AdamW, amsgrad=True)
+    _, amsgrad = trained(torch.optim.AdamW, amsgrad=True)
     refused(
-        other.state_dict(),
+        amsgrad.state_dict(),
         "the checkpoint has max_exp_avg_sq (amsgrad=True), which qmaps does not support",
     )
 

@@ -1,4 +1,4 @@
-"""Checkpoints that torchao wrote, and what it makes of ours."""
+"""Conversion of torchao's checkpoints, and training in torchao resumed from ours."""
 
 import io
 import re
@@ -30,7 +30,7 @@ MAKES = [ao.AdamW8bit, ao.AdamW4bit, ao.AdamWFp8]
 
 @pytest.fixture(autouse=True)
 def _eager() -> Iterator[None]:
-    """Its steps without the half minute that compiling them takes."""
+    """Run torchao's steps without the half minute of compilation."""
     with torch.compiler.set_stance("force_eager"):
         yield
 
@@ -41,12 +41,12 @@ def parts(state: Any) -> list[Tensor]:
     return [state] if names is None else [getattr(state, name) for name in names]
 
 
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    assert one["state"].keys() == other["state"].keys()
+def same(actual: dict[str, Any], expected: dict[str, Any]) -> bool:
+    assert actual["state"].keys() == expected["state"].keys()
     return all(
-        type(value) is type(other["state"][key][name])
-        and all(map(torch.equal, parts(value), parts(other["state"][key][name])))
-        for key, saved in one["state"].items()
+        type(value) is type(expected["state"][key][name])
+        and all(map(torch.equal, parts(value), parts(expected["state"][key][name])))
+        for key, saved in actual["state"].items()
         for name, value in saved.items()
     )
 
@@ -56,14 +56,14 @@ def test_its_states_decode_as_it_decodes_them(make: Callable[..., Any]) -> None:
     net, adam = trained(make)
     converted, report = convert_state_dict(adam.state_dict(), "torch", zeros="leave")
     assert report.lossless
-    for param, own in zip(net.parameters(), converted["state"].values(), strict=True):
+    for param, ours in zip(net.parameters(), converted["state"].values(), strict=True):
         for name in ("exp_avg", "exp_avg_sq"):
             state = adam.state[param][name]
-            assert own[name].equal(state if type(state) is Tensor else state.dequantize())
+            assert ours[name].equal(state if type(state) is Tensor else state.dequantize())
     assert converted["param_groups"][0]["lr"] == 1e-3
     close = {ao.AdamW8bit: 1e-3, ao.AdamW4bit: 6e-3, ao.AdamWFp8: 3e-3}[make]
-    there = resumed(net, torch.optim.AdamW, converted)
-    assert torch.allclose(there, resumed(net, make, adam.state_dict()), rtol=0, atol=close)
+    weights = resumed(net, torch.optim.AdamW, converted)
+    assert torch.allclose(weights, resumed(net, make, adam.state_dict()), rtol=0, atol=close)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_its_codes_go_to_qmaps_and_back(
 ) -> None:
     net, adam = trained(make)
     saved = adam.state_dict()
-    there, report = convert_state_dict(saved, "qmaps", zeros="leave")
+    in_qmaps, report = convert_state_dict(saved, "qmaps", zeros="leave")
     assert tuple(row.became for row in report.states[:2]) == specs
     assert {row.how for row in report.states[:2]} == {how}
     assert max(row.mean_rel_error for row in report.states if row.elements > 4096) < 2e-7
-    back, _ = convert_state_dict(there, "torchao", zeros="leave")
+    back, _ = convert_state_dict(in_qmaps, "torchao", zeros="leave")
     if how == "same values":
         assert same(back, saved)
         assert resumed(net, make, back).equal(resumed(net, make, saved))
@@ -93,11 +93,11 @@ def test_its_codes_go_to_qmaps_and_back(
             for name in ("exp_avg", "exp_avg_sq")
         )
     # qmaps trains on with those codebooks and comes out where torchao does.
-    moved = resumed(net, AdamW, there)
+    moved = resumed(net, AdamW, in_qmaps)
     error = (moved - resumed(net, make, saved)).abs()
     assert error.mean() < 1e-4
     loaded = AdamW(net.named_parameters())
-    loaded.load_state_dict(there)
+    loaded.load_state_dict(in_qmaps)
     assert loaded.state[net[0].weight]["exp_avg"].quantizer.spec == specs[0]
 
 
@@ -114,8 +114,8 @@ def test_torch_to_torchao(states: str | None) -> None:
         error = (state.dequantize() - adam.state_dict()["state"][0]["exp_avg"]).abs().max()
         assert report.states[0].max_abs_error == pytest.approx(float(error), rel=1e-6)
     make = {"4bit": ao.AdamW4bit, "fp8": ao.AdamWFp8}.get(str(states), ao.AdamW8bit)
-    there = resumed(net, make, converted)
-    assert torch.allclose(there, resumed(net, torch.optim.AdamW, adam.state_dict()), atol=6e-3)
+    weights = resumed(net, make, converted)
+    assert torch.allclose(weights, resumed(net, torch.optim.AdamW, adam.state_dict()), atol=6e-3)
 
 
 def test_states_of_qmaps_keep_their_codes_and_block_size() -> None:
@@ -127,14 +127,14 @@ def test_states_of_qmaps_keep_their_codes_and_block_size() -> None:
     assert state.dequantize().equal(adam.state[net[0].weight]["exp_avg"].dequantize())
     assert type(converted["state"][0]["exp_avg_sq"]) is Tensor
     resumed(net, ao.AdamW4bit, converted)
-    # Blocks with float32 scales, whose codes torchao holds.
+    # Blocks with float32 scales; torchao holds the same codes.
     net, adam = trained(AdamW, state_quantizers="B64/DE-sym@4s + B64/DE-0@4u")
     converted, report = convert_state_dict(adam.state_dict(), "torchao")
     assert report.lossless
     for name in ("exp_avg", "exp_avg_sq"):
-        there, here = converted["state"][0][name], adam.state[net[0].weight][name]
-        assert type(there).__name__ == "OptimState4bit"
-        assert there.dequantize().equal(here.dequantize())
+        theirs, ours = converted["state"][0][name], adam.state[net[0].weight][name]
+        assert type(theirs).__name__ == "OptimState4bit"
+        assert theirs.dequantize().equal(ours.dequantize())
     resumed(net, ao.AdamW4bit, converted)
     # What blocks of it cannot be, is encoded as torchao encodes.
     _, adam = trained(AdamW, state_quantizers="paper-4bit")
@@ -151,7 +151,7 @@ def test_bitsandbytes_to_torchao_and_back() -> None:
     again, report = convert_state_dict(converted, "bitsandbytes", zeros="leave")
     assert report.lossless
     assert resumed(net, bnb.AdamW8bit, again).equal(resumed(net, bnb.AdamW8bit, adam.state_dict()))
-    # 8-bit floats too, under a codebook that ends at 1.
+    # 8-bit floats too, under a codebook up to 1.
     _, adam = trained(ao.AdamWFp8)
     report = convert_state_dict(adam.state_dict(), "bitsandbytes", zeros="leave")[1]
     assert report.states[0].became == "B256/e4m3@8s"
@@ -189,7 +189,7 @@ def test_a_file_of_torchao_is_read_by_a_process_that_has_not_imported_it(tmp_pat
     assert done.stdout == "torchao\n", done.stderr
 
 
-def test_a_file_of_torchao_is_captured_as_what_it_decodes_to(tmp_path: Path) -> None:
+def test_a_file_of_torchao_is_captured_decoded(tmp_path: Path) -> None:
     _, adam = trained(ao.AdamW8bit)
     torch.save(adam.state_dict(), tmp_path / "in.pt")
     states = capture.load(tmp_path / "in.pt")
@@ -223,7 +223,7 @@ def test_a_file_of_torchao_without_torchao(tmp_path: Path, monkeypatch: pytest.M
         convert_file(tmp_path / "in.pt", tmp_path / "out.pt", to="qmaps")
 
 
-def test_what_it_does_not_have_is_refused() -> None:
+def test_unsupported_rules_and_options_are_refused() -> None:
     lion = trained(qmaps.optim.Lion8bit)[1].state_dict()
     message = "the checkpoint has lion states; torchao supports only Adam and AdamW"
     with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):

@@ -1,4 +1,4 @@
-"""Small checkpoints, and the findings in them."""
+"""Small checkpoints and their findings."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def trained(
     return optimizer
 
 
-def found(state_dict: Any, folder: Path, names: Any = None) -> list[Finding]:
+def findings_of(state_dict: Any, folder: Path, names: Any = None) -> list[Finding]:
     torch.save(state_dict, folder / "o.pt")
     return lint_file(folder / "o.pt", names=names)

@@ -1,4 +1,4 @@
-"""Step counters that no optimizer has, or that stop."""
+"""Impossible step counters, and counters that stop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from qmaps import optim
-from tests.capture.lint.saved import found, trained
+from tests.capture.lint.saved import findings_of, trained
 
 
 def with_step(step: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def with_step(step: Any) -> dict[str, Any]:
     ids=str,
 )
 def test_numbers_that_are_no_steps(step: Any, shown: str, tmp_path: Path) -> None:
-    (finding,) = found(with_step(step), tmp_path)
+    (finding,) = findings_of(with_step(step), tmp_path)
     assert (finding.level, finding.check, finding.parameter, finding.state) == (
         *("error", "step"),
         *("0.weight", "step"),
@@ -45,16 +45,16 @@ def test_numbers_that_are_no_steps(step: Any, shown: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("step", [3, torch.tensor(3), torch.tensor(2.0**25), torch.ones(1)])
 def test_numbers_that_are(step: Any, tmp_path: Path) -> None:
-    assert found(with_step(step), tmp_path) == []
+    assert findings_of(with_step(step), tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["step", "step_count"])
 def test_counters_of_groups(name: str, tmp_path: Path) -> None:
     saved = trained(torch.optim.AdamW).state_dict()
     saved["param_groups"][0][name] = 300
-    assert found(saved, tmp_path) == []
+    assert findings_of(saved, tmp_path) == []
     saved["param_groups"][0][name] = math.nan
-    (finding,) = found(saved, tmp_path)
+    (finding,) = findings_of(saved, tmp_path)
     assert (finding.level, finding.check, finding.parameter) == ("error", "step", "")
     assert finding.message == f"group 0: {name}=nan is no number of steps, an integer of at least 0"
 
@@ -62,41 +62,41 @@ def test_counters_of_groups(name: str, tmp_path: Path) -> None:
 def test_a_missing_step_beside_others(tmp_path: Path) -> None:
     saved = trained(torch.optim.AdamW).state_dict()
     del saved["state"][2]["step"]
-    (finding,) = found(saved, tmp_path)
+    (finding,) = findings_of(saved, tmp_path)
     assert (finding.level, finding.check, finding.parameter) == ("error", "step", "1.weight")
     assert finding.message == "it has no step; others with the same states have one"
     saved["param_groups"][0]["step"] = 3  # some packages count in the group
-    assert found(saved, tmp_path) == []
+    assert findings_of(saved, tmp_path) == []
 
 
 def test_no_step_anywhere(tmp_path: Path) -> None:
     saved = trained(torch.optim.AdamW).state_dict()
     for state in saved["state"].values():
         del state["step"]
-    (finding,) = found(saved, tmp_path)
+    (finding,) = findings_of(saved, tmp_path)
     assert (finding.level, finding.check, finding.parameter) == ("error", "step", "")
     assert finding.message == (
         "0.weight and 3 more have moments and no step, neither in states nor in a group "
         "(step, step_count, k)"
     )
     saved["param_groups"][0] |= {"k": math.nan, "weight_sum": 1.0}
-    (finding,) = found(saved, tmp_path)
+    (finding,) = findings_of(saved, tmp_path)
     assert finding.message == "group 0: k=nan is no number of steps, an integer of at least 0"
     saved["param_groups"][0]["k"] = 3
-    assert found(saved, tmp_path) == []
+    assert findings_of(saved, tmp_path) == []
 
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.RMSprop, optim.AdamW8bit])
 def test_a_step_that_was_lost(make: Any, tmp_path: Path) -> None:
     saved = trained(make).state_dict()
     saved["state"][0]["step"] = torch.tensor(0.0)
-    (finding,) = found(saved, tmp_path)
+    (finding,) = findings_of(saved, tmp_path)
     assert (finding.level, finding.parameter) == ("error", "0.weight")
     assert finding.message.endswith(" is not 0; the number of steps was lost")
     for name in ("exp_avg_sq", "square_avg"):
         saved["state"][0].pop(name, None)
     saved["state"][0].pop("exp_avg", None)
-    assert found(saved, tmp_path) == []
+    assert findings_of(saved, tmp_path) == []
 
 
 def cast(dtype: torch.dtype, step: float) -> dict[str, Any]:
@@ -120,9 +120,11 @@ def cast(dtype: torch.dtype, step: float) -> dict[str, Any]:
 def test_a_checkpoint_cast_to_16_bits(
     dtype: torch.dtype, step: float, level: str, message: str, tmp_path: Path
 ) -> None:
-    findings = [each for each in found(cast(dtype, step), tmp_path) if each.check == "step"]
+    findings = [
+        finding for finding in findings_of(cast(dtype, step), tmp_path) if finding.check == "step"
+    ]
     assert len(findings) == 4
-    assert {(each.level, each.message) for each in findings} == {(level, message)}
+    assert {(finding.level, finding.message) for finding in findings} == {(level, message)}
 
 
 def test_torch_stops_counting_there() -> None:

@@ -1,4 +1,4 @@
-"""What is found in checkpoints."""
+"""Findings of `lint` in checkpoint files."""
 
 from __future__ import annotations
 
@@ -15,35 +15,37 @@ from qmaps.capture import StateRecorder
 from qmaps.capture.lint import Finding, lint_file
 from qmaps.cli import main
 from qmaps.errors import CaptureError
-from tests.capture.lint.saved import found, trained
+from tests.capture.lint.saved import findings_of, trained
 
 SPECS = {"exp_avg": "B64/DE@8s", "exp_avg_sq": "B64/DE-0@8u+sr"}
 
 
 def quantized(**options: Any) -> dict[str, Any]:
-    made = trained(optim.AdamW, min_quantized_size=0, state_quantizers=SPECS, **options)
-    return copy.deepcopy(made.state_dict())
+    optimizer = trained(optim.AdamW, min_quantized_size=0, state_quantizers=SPECS, **options)
+    return copy.deepcopy(optimizer.state_dict())
 
 
-def about(findings: list[Finding]) -> set[tuple[str, str, str, str]]:
-    return {(each.level, each.check, each.parameter, each.state) for each in findings}
+def keys_of(findings: list[Finding]) -> set[tuple[str, str, str, str]]:
+    return {
+        (finding.level, finding.check, finding.parameter, finding.state) for finding in findings
+    }
 
 
 def test_a_sound_checkpoint_has_no_findings(tmp_path: Path) -> None:
-    assert found(trained(torch.optim.AdamW).state_dict(), tmp_path) == []
-    assert found(quantized(), tmp_path) == []
+    assert findings_of(trained(torch.optim.AdamW).state_dict(), tmp_path) == []
+    assert findings_of(quantized(), tmp_path) == []
     fitted = {"exp_avg": "B64/quantile@8s", "exp_avg_sq": "B64/DE-0@8u+sr"}
-    assert found({"optimizer": quantized()}, tmp_path) == []
-    made = trained(optim.AdamW, min_quantized_size=0, state_quantizers=fitted)
-    assert found(made.state_dict(), tmp_path) == []
+    assert findings_of({"optimizer": quantized()}, tmp_path) == []
+    optimizer = trained(optim.AdamW, min_quantized_size=0, state_quantizers=fitted)
+    assert findings_of(optimizer.state_dict(), tmp_path) == []
 
 
 def test_maps_that_do_not_hold_zero(tmp_path: Path) -> None:
     specs = {"exp_avg": "B64/linear@4s", "exp_avg_sq": "B64/linear@4u+sr"}
-    made = trained(optim.AdamW, min_quantized_size=0, state_quantizers=specs)
+    optimizer = trained(optim.AdamW, min_quantized_size=0, state_quantizers=specs)
     message = "B64/linear@4s does not keep zeros: weights whose gradient is always 0 move"
     expected = [Finding("warning", "no-zero", "", "exp_avg", 4, 0.0, message)]
-    assert found(made.state_dict(), tmp_path) == expected
+    assert findings_of(optimizer.state_dict(), tmp_path) == expected
 
 
 def test_a_save_in_float16_that_loses_second_moments(tmp_path: Path) -> None:
@@ -51,13 +53,13 @@ def test_a_save_in_float16_that_loses_second_moments(tmp_path: Path) -> None:
     v = saved["state"][0]["exp_avg_sq"]
     lost = int(((v != 0) & (v.half() == 0)).sum())
     assert 0 < lost < v.numel()
-    (note,) = found(saved, tmp_path)
+    (note,) = findings_of(saved, tmp_path)
     assert (note.level, note.check, note.parameter) == ("note", "float16", "")
     assert note.message.startswith("saved in float16, ")
     for state in saved["state"].values():
         state |= {name: value.half() for name, value in state.items() if name != "step"}
-    findings = found({"ema": None, "optimizer": saved}, tmp_path)
-    weight = next(each for each in findings if each.parameter == "0.weight")
+    findings = findings_of({"ema": None, "optimizer": saved}, tmp_path)
+    weight = next(finding for finding in findings if finding.parameter == "0.weight")
     m, zero = saved["state"][0]["exp_avg"], saved["state"][0]["exp_avg_sq"] == 0
     assert (weight.level, weight.check, weight.state) == ("error", "zeroed", "exp_avg_sq")
     assert weight.count == int((zero & (m != 0)).sum()) > 0
@@ -65,7 +67,7 @@ def test_a_save_in_float16_that_loses_second_moments(tmp_path: Path) -> None:
     assert weight.message == (
         f"0 in float16 under {weight.share:.2%} of the non-zero exp_avg; its true values were lost"
     )
-    assert {each.check for each in findings} == {"zeroed", "stalled"}
+    assert {finding.check for finding in findings} == {"zeroed", "stalled"}
 
 
 def test_values_that_no_state_has(tmp_path: Path) -> None:
@@ -78,8 +80,8 @@ def test_values_that_no_state_has(tmp_path: Path) -> None:
     state[2]["exp_avg_sq"][:] = 0
     state[3]["exp_avg_sq"][:] = 0
     state[3]["exp_avg"][:] = 0
-    findings = found(saved, tmp_path)
-    assert about(findings) == {
+    findings = findings_of(saved, tmp_path)
+    assert keys_of(findings) == {
         ("error", "nonfinite", "0.weight", "exp_avg"),
         ("error", "zeroed", "0.weight", "exp_avg_sq"),
         ("error", "negative", "0.bias", "exp_avg_sq"),
@@ -101,15 +103,15 @@ def test_codes_and_scales_that_do_not_fit_and_do_not_hide_others(tmp_path: Path)
     state[0]["exp_avg_sq"]["scales"]["0"][1] = float("inf")
     state[1]["exp_avg_sq"]["scales"] = {"0": torch.ones(5)}
     state[2]["exp_avg"]["spec"] = "B64/nonsense@8s"
-    findings = found(saved, tmp_path)
-    assert about(findings) == {
+    findings = findings_of(saved, tmp_path)
+    assert keys_of(findings) == {
         ("error", "damaged", "0.weight", "exp_avg"),
         ("error", "scales", "0.weight", "exp_avg_sq"),
         ("error", "nonfinite", "0.weight", "exp_avg_sq"),
         ("error", "damaged", "0.bias", "exp_avg_sq"),
         ("error", "damaged", "1.weight", "exp_avg"),
     }
-    messages = {(each.check, each.parameter): each.message for each in findings}
+    messages = {(finding.check, finding.parameter): finding.message for finding in findings}
     assert messages["damaged", "0.weight"].startswith("packed has 191 elements of torch.uint8; ")
     assert messages["scales", "0.weight"] == "1 of 3 scales of B64/DE-0@8u+sr are NaN or infinite"
 
@@ -122,14 +124,14 @@ def test_a_missing_place_with_a_long_name(suffix: str) -> None:
 
 def test_quantized_zeros_and_captures(tmp_path: Path) -> None:
     specs = {"exp_avg": "B64/DE@8s", "exp_avg_sq": "tensor/linear0@4u"}
-    made = trained(optim.AdamW, min_quantized_size=0, state_quantizers=specs)
-    findings = found(made.state_dict(), tmp_path)
-    zeroed = [each for each in findings if each.check == "zeroed"]
-    assert {each.level for each in zeroed} == {"warning"}
+    optimizer = trained(optim.AdamW, min_quantized_size=0, state_quantizers=specs)
+    findings = findings_of(optimizer.state_dict(), tmp_path)
+    zeroed = [finding for finding in findings if finding.check == "zeroed"]
+    assert {finding.level for finding in zeroed} == {"warning"}
     assert zeroed[0].message.startswith("0 in tensor/linear0@4u under ")
-    with StateRecorder(made, tmp_path / "states") as recorder:
+    with StateRecorder(optimizer, tmp_path / "states") as recorder:
         recorder.record()
-    assert "zeroed" in {each.check for each in lint_file(tmp_path / "states")}
+    assert "zeroed" in {finding.check for finding in lint_file(tmp_path / "states")}
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Averages and weights that rounding keeps from changing."""
+"""Averages and weights stalled by rounding."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from qmaps.capture.conversion import convert_state_dict
 from qmaps.capture.lint import Finding, lint_file
 from qmaps.distributed.rows import by_rows
 from qmaps.ops.gaps import stays
-from tests.capture.lint.saved import found, trained
+from tests.capture.lint.saved import findings_of, trained
 
 
 def only(findings: list[Finding], check: str) -> list[Finding]:
-    return [each for each in findings if each.check == check]
+    return [finding for finding in findings if finding.check == check]
 
 
 def of_moments(v: Tensor, **group: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def of_moments(v: Tensor, **group: Any) -> dict[str, Any]:
 def test_mantissas_of_bfloat16_that_decay(beta2: float, moving: int, tmp_path: Path) -> None:
     v = (torch.arange(128, 256) / 128).bfloat16()
     assert int((v * beta2 != v).sum()) == moving
-    findings = only(found(of_moments(v, betas=(0.9, beta2)), tmp_path), "stalled")
+    findings = only(findings_of(of_moments(v, betas=(0.9, beta2)), tmp_path), "stalled")
     if moving == 128:
         assert findings == []
         return
@@ -61,30 +61,30 @@ def test_such_second_moments_neither_rise_nor_fall(grad: float, v: float) -> Non
 
 def test_each_average_decays_by_its_own_option(tmp_path: Path) -> None:
     v = torch.ones(64, dtype=torch.bfloat16)
-    assert only(found(of_moments(v, betas=(0.9, 0.95)), tmp_path), "stalled") == []
+    assert only(findings_of(of_moments(v, betas=(0.9, 0.95)), tmp_path), "stalled") == []
     adan = of_moments(v, betas=(0.98, 0.92, 0.999))
     adan["state"][0]["exp_avg_diff"] = torch.zeros(64)
-    assert len(only(found(adan, tmp_path), "stalled")) == 1
+    assert len(only(findings_of(adan, tmp_path), "stalled")) == 1
     slow = of_moments(v.float(), betas=(0.9, 0.999, 0.9999))
     slow["state"][0]["exp_avg_slow"] = -v.half()
-    (finding,) = only(found(slow, tmp_path), "stalled")
+    (finding,) = only(findings_of(slow, tmp_path), "stalled")
     assert finding.state == "exp_avg_slow"
     state = {"square_avg": v}
     groups = [{"lr": 1e-3, "alpha": 0.999, "params": [0]}]
-    (finding,) = found({"state": {0: state}, "param_groups": groups}, tmp_path)
+    (finding,) = findings_of({"state": {0: state}, "param_groups": groups}, tmp_path)
     assert (finding.check, finding.state) == ("stalled", "square_avg")
 
 
 def test_captures_of_bfloat16_states(tmp_path: Path) -> None:
-    made = trained(torch.optim.AdamW, dtype=torch.bfloat16)
-    with StateRecorder(made, tmp_path / "states") as recorder:
+    optimizer = trained(torch.optim.AdamW, dtype=torch.bfloat16)
+    with StateRecorder(optimizer, tmp_path / "states") as recorder:
         recorder.record()
-    checks = {each.check for each in lint_file(tmp_path / "states")}
+    checks = {finding.check for finding in lint_file(tmp_path / "states")}
     assert {"stalled", "weight-decay"} <= checks
 
 
-def left(spec: str) -> float:
-    """Share left of second moments after 300 steps in which only the largest has a gradient."""
+def remaining_share(spec: str) -> float:
+    """Remaining share of second moments after 300 steps with one nonzero gradient."""
     p = nn.Parameter(torch.zeros(256))
     specs = {"exp_avg_sq": spec}
     optimizer = optim.AdamW([p], lr=0.0, state_quantizers=specs, min_quantized_size=0)
@@ -104,17 +104,17 @@ def test_codes_that_stay_are_second_moments_that_do_not_fall(spec: str) -> None:
     q = qmaps.quantizer(spec)
     every = torch.arange(len(q.map.codebook()))
     assert int(stays(q, every, 0.999).sum()) >= len(every) - 2  # 0 and the largest
-    assert left(spec) == 1  # in 32 bits 0.74
+    assert remaining_share(spec) == 1  # in 32 bits 0.74
     for rounding in ("+sr", "+qsr"):
         assert stays(qmaps.quantizer(spec + rounding), every, 0.999) is None
-    assert 0.6 < left(f"{spec}+sr") < 0.9
+    assert 0.6 < remaining_share(f"{spec}+sr") < 0.9
 
 
 def test_codes_that_do_not_stay() -> None:
     q = qmaps.quantizer("B256/linear@12u")
     every = torch.arange(4096)
     assert not stays(q, every, 0.9)[8:].any()
-    assert left("B256/linear@12u") < 0.8
+    assert remaining_share("B256/linear@12u") < 0.8
     assert stays(qmaps.quantizer("logB256/log2@8u"), every, 0.999) is None
 
 
@@ -127,7 +127,7 @@ def test_8_bit_states_of_every_library(library: str, tmp_path: Path) -> None:
     if library == "torchao":
         pytest.importorskip("torchao")
     saved, _ = convert_state_dict(optimizer.state_dict(), library)
-    (finding,) = only(found(saved, tmp_path), "stalled")
+    (finding,) = only(findings_of(saved, tmp_path), "stalled")
     assert (finding.level, finding.parameter, finding.state) == ("note", "", "exp_avg_sq")
     assert finding.share > 0.9
     assert "rounds to nearest: 9" in finding.message
@@ -150,20 +150,20 @@ def quantized(pair: str, **options: Any) -> optim.AdamW:
 
 def test_one_note_for_all_parameters_whether_or_not_a_decay_is_known(tmp_path: Path) -> None:
     saved = quantized("B256/DE@8s + B128/DE-0@4u").state_dict()
-    (finding,) = known = only(found(saved, tmp_path), "stalled")
+    (finding,) = expected = only(findings_of(saved, tmp_path), "stalled")
     assert finding.count > 64 * 128
     assert "in B128/geometric@4u+qsr they would follow" in finding.message
     for group in saved["param_groups"]:
         del group["betas"]
-    assert only(found(saved, tmp_path), "stalled") == known
+    assert only(findings_of(saved, tmp_path), "stalled") == expected
 
 
 @pytest.mark.parametrize("rounding", ["+sr", "+qsr"])
 def test_second_moments_that_follow_have_no_note(rounding: str, tmp_path: Path) -> None:
     saved = quantized(f"B256/DE@8s + B256/DE-0@8u{rounding}").state_dict()
-    assert only(found(saved, tmp_path), "stalled") == []
+    assert only(findings_of(saved, tmp_path), "stalled") == []
     slow = quantized("B256/DE@8s + B256/DE-0@8u", betas=(0.9, 0.9)).state_dict()
-    assert only(found(slow, tmp_path), "stalled") == []
+    assert only(findings_of(slow, tmp_path), "stalled") == []
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -171,7 +171,7 @@ def test_second_moments_that_follow_have_no_note(rounding: str, tmp_path: Path) 
 def test_codes_in_a_folder_of_distributed_checkpoint(library: str, tmp_path: Path) -> None:
     optimizer = quantized("8bit-0.3")
     saved, _ = convert_state_dict(optimizer.state_dict(), library.split()[0])
-    (expected,) = only(found(saved, tmp_path), "stalled")
+    (expected,) = only(findings_of(saved, tmp_path), "stalled")
     if "rows" in library:
         with by_rows():
             saved = optimizer.state_dict()
@@ -187,8 +187,8 @@ def test_codes_in_a_folder_of_distributed_checkpoint(library: str, tmp_path: Pat
 )  # fmt: skip
 def test_maps_that_make_second_moments_0(spec: str, ratio: str, tmp_path: Path) -> None:
     specs = {"exp_avg_sq": spec}
-    made = trained(optim.AdamW, min_quantized_size=0, state_quantizers=specs)
-    findings = only(found(made.state_dict(), tmp_path), "to-zero")
+    optimizer = trained(optim.AdamW, min_quantized_size=0, state_quantizers=specs)
+    findings = only(findings_of(optimizer.state_dict(), tmp_path), "to-zero")
     if not ratio:
         assert findings == []
         return
@@ -214,15 +214,17 @@ ALONE = "lr * weight_decay = 1e-05 alone changes no weight in bfloat16; {} do no
 
 
 def test_weights_that_do_not_decay(tmp_path: Path) -> None:
-    made = trained(torch.optim.AdamW, dtype=torch.bfloat16, foreach=False)
-    (finding,) = only(found(made.state_dict(), tmp_path), "weight-decay")
+    optimizer = trained(torch.optim.AdamW, dtype=torch.bfloat16, foreach=False)
+    (finding,) = only(findings_of(optimizer.state_dict(), tmp_path), "weight-decay")
     expected = Finding("warning", "weight-decay", "", "", 4, 0.0, IF + ALONE.format("they"))
     assert finding == expected
     assert decayed(torch.optim.AdamW, 0.02, foreach=False) > 0.95  # exactly 0.74
     net = nn.Sequential(nn.Linear(16, 12), nn.Linear(12, 8)).bfloat16()
-    made = trained(optim.AdamW, dtype=torch.bfloat16)
-    assert only(found(made.state_dict(), tmp_path), "weight-decay") == []  # the dtype is unknown
-    (finding,) = only(found(made.state_dict(), tmp_path, names=net), "weight-decay")
+    optimizer = trained(optim.AdamW, dtype=torch.bfloat16)
+    assert (
+        only(findings_of(optimizer.state_dict(), tmp_path), "weight-decay") == []
+    )  # the dtype is unknown
+    (finding,) = only(findings_of(optimizer.state_dict(), tmp_path, names=net), "weight-decay")
     assert finding.message == ALONE.format("those above about 0.1")
     assert decayed(optim.AdamW, 0.02) < 0.8
     assert decayed(optim.AdamW, 1.0) > 0.95
@@ -232,10 +234,10 @@ def test_weights_that_do_not_decay(tmp_path: Path) -> None:
 def test_the_dtype_of_the_model_beside_it(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
-    made = trained(optim.AdamW, dtype=torch.bfloat16)
+    optimizer = trained(optim.AdamW, dtype=torch.bfloat16)
     net = nn.Sequential(nn.Linear(16, 12), nn.Linear(12, 8)).bfloat16()
     save_file(net.state_dict(), tmp_path / "model.safetensors")
-    assert len(only(found(made.state_dict(), tmp_path), "weight-decay")) == 1
+    assert len(only(findings_of(optimizer.state_dict(), tmp_path), "weight-decay")) == 1
 
 
 @pytest.mark.parametrize(
@@ -245,20 +247,20 @@ def test_the_dtype_of_the_model_beside_it(tmp_path: Path) -> None:
     ids=str,
 )  # fmt: skip
 def test_weights_that_do(options: dict[str, Any], tmp_path: Path) -> None:
-    made = trained(optim.AdamW, dtype=torch.bfloat16, **options)
+    optimizer = trained(optim.AdamW, dtype=torch.bfloat16, **options)
     net = nn.Sequential(nn.Linear(16, 12), nn.Linear(12, 8)).bfloat16()
-    assert only(found(made.state_dict(), tmp_path, names=net), "weight-decay") == []
+    assert only(findings_of(optimizer.state_dict(), tmp_path, names=net), "weight-decay") == []
 
 
 @pytest.mark.parametrize("name", ["compensation", "kahan_comp", "shift"])
 def test_kahan_summation_keeps_decay(name: str, tmp_path: Path) -> None:
     saved = trained(torch.optim.AdamW, dtype=torch.bfloat16).state_dict()
-    assert len(only(found(saved, tmp_path), "weight-decay")) == 1
+    assert len(only(findings_of(saved, tmp_path), "weight-decay")) == 1
     for state in saved["state"].values():
         state[name] = torch.zeros_like(state["exp_avg"])
-    assert only(found(saved, tmp_path), "weight-decay") == []
+    assert only(findings_of(saved, tmp_path), "weight-decay") == []
 
 
 def test_decay_of_adam_is_in_the_gradient(tmp_path: Path) -> None:
-    made = trained(torch.optim.Adam, dtype=torch.bfloat16, weight_decay=0.01)
-    assert only(found(made.state_dict(), tmp_path), "weight-decay") == []
+    optimizer = trained(torch.optim.Adam, dtype=torch.bfloat16, weight_decay=0.01)
+    assert only(findings_of(optimizer.state_dict(), tmp_path), "weight-decay") == []

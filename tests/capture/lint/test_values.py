@@ -1,4 +1,4 @@
-"""Sound states that look lost, and lost ones."""
+"""Sound states that resemble lost ones, and lost ones."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch.distributed.fsdp import fully_shard
 
 from qmaps import optim
 from qmaps.capture.conversion import convert_state_dict
-from tests.capture.lint.saved import found, trained
+from tests.capture.lint.saved import findings_of, trained
 
 
 def with_small_gradients(make: Any, **options: Any) -> dict[str, Any]:
-    """A checkpoint whose second moments underflow for one input, in float32."""
+    """A checkpoint with float32 underflow in the second moments of one input."""
     torch.manual_seed(0)
     net = nn.Linear(64, 16)
     optimizer = make(net.named_parameters(), **options)
@@ -35,30 +35,32 @@ def with_small_gradients(make: Any, **options: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.NAdam, optim.AdamW, optim.LAMB])
 def test_second_moments_that_underflow_without_harm(make: Any, tmp_path: Path) -> None:
-    assert {each.check for each in found(with_small_gradients(make), tmp_path)} <= {"float16"}
+    assert {finding.check for finding in findings_of(with_small_gradients(make), tmp_path)} <= {
+        "float16"
+    }
 
 
 def test_they_are_errors_where_eps_is_so_small_that_they_do_harm(tmp_path: Path) -> None:
     saved = with_small_gradients(torch.optim.AdamW, eps=1e-30)
-    (finding, *_) = found(saved, tmp_path)
+    (finding, *_) = findings_of(saved, tmp_path)
     assert (finding.level, finding.check, finding.count) == ("error", "zeroed", 16)
 
 
 def test_the_largest_second_moment_divides_with_amsgrad(tmp_path: Path) -> None:
     saved = trained(torch.optim.AdamW, amsgrad=True).state_dict()
     saved["state"][0]["exp_avg_sq"][0, 0] = 0
-    assert found(saved, tmp_path) == []
+    assert findings_of(saved, tmp_path) == []
     saved["state"][0]["max_exp_avg_sq"][0, 0] = 0
-    assert [each.check for each in found(saved, tmp_path)] == ["zeroed"]
+    assert [finding.check for finding in findings_of(saved, tmp_path)] == ["zeroed"]
 
 
 def test_one_second_moment_for_a_tensor(tmp_path: Path) -> None:
     saved = trained(torch.optim.AdamW).state_dict()
     for state in saved["state"].values():
         state["exp_avg_sq"] = state["exp_avg_sq"].mean()  # as in NovoGrad
-    assert found(saved, tmp_path) == []
+    assert findings_of(saved, tmp_path) == []
     saved["state"][1]["exp_avg_sq"].zero_()
-    assert [each.check for each in found(saved, tmp_path)] == ["zeroed"]
+    assert [finding.check for finding in findings_of(saved, tmp_path)] == ["zeroed"]
 
 
 def test_moments_in_another_basis(tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_moments_in_another_basis(tmp_path: Path) -> None:
         optimizer.step()
     state = optimizer.state_dict()["state"][0]
     state["exp_avg_sq"][1:] = 0
-    assert {each.check for each in found({**optimizer.state_dict()}, tmp_path)} <= {
+    assert {finding.check for finding in findings_of({**optimizer.state_dict()}, tmp_path)} <= {
         *("float16", "dead-rows"),
     }
 
@@ -80,12 +82,12 @@ def test_states_in_dicts_and_codes_of_other_libraries(tmp_path: Path) -> None:
     state = saved["state"][0]
     state["momentum_buffer"] = {0.9: state["momentum_buffer"], 0.99: torch.ones(12, 16)}
     state["ustate.codes"] = torch.randint(0, 255, (12, 16), dtype=torch.uint8)
-    assert found(saved, tmp_path) == []
+    assert findings_of(saved, tmp_path) == []
     state["momentum_buffer"][0.99][0, 0] = float("nan")
-    (finding,) = found(saved, tmp_path)
+    (finding,) = findings_of(saved, tmp_path)
     assert (finding.check, finding.state) == ("nonfinite", "momentum_buffer.0.99")
     state["momentum_buffer"] = torch.zeros(12, 16, dtype=torch.uint8)
-    (finding,) = found(saved, tmp_path)
+    (finding,) = findings_of(saved, tmp_path)
     assert (finding.level, finding.check, finding.state) == ("error", "damaged", "momentum_buffer")
 
 
@@ -97,11 +99,11 @@ def test_one_state_of_bitsandbytes(name: str, tmp_path: Path) -> None:
     p.grad = torch.randn(64, 128)
     optimizer.step()
     saved = optimizer.state_dict()
-    assert found(saved, tmp_path) == []
+    assert findings_of(saved, tmp_path) == []
     flat = saved["state"][0]
     flat = flat.get("__bnb_optimizer_quant_state__", flat)
     flat["absmax1" if "8bit" in name else "state1"][0] = float("inf")
-    (finding,) = found(saved, tmp_path)
+    (finding,) = findings_of(saved, tmp_path)
     assert finding.level == "error"
     assert finding.check == ("damaged" if "8bit" in name else "nonfinite")
 
@@ -126,11 +128,11 @@ def test_the_full_state_of_a_sharded_optimizer(width: int, tmp_path: Path) -> No
         name: optimizer.state[net.weight][name].dequantize().view(64, width)
         for name in ("exp_avg", "exp_avg_sq")
     }
-    assert {each.check for each in found(saved, tmp_path)} <= {"stalled"}
+    assert {entry.check for entry in findings_of(saved, tmp_path)} <= {"stalled"}
     converted, report = convert_state_dict(saved, "torch")
-    assert {each.how for each in report.states} == {"same values"}
+    assert {entry.how for entry in report.states} == {"same values"}
     for name, values in exact.items():
         assert torch.equal(converted["state"]["weight"][name], values)
     converted, report = convert_state_dict(saved, "qmaps")
     assert report.states[0].became == "B256/DE-sym@8s"
-    assert {each.how for each in report.states} == {"same values"}
+    assert {entry.how for entry in report.states} == {"same values"}

@@ -1,4 +1,4 @@
-"""Monitors that a file switches on, in training code that does not name them."""
+"""Monitors from a file of settings, in training code without a monitor of its own."""
 
 from __future__ import annotations
 

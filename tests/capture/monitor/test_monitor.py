@@ -48,12 +48,12 @@ def test_training_has_the_same_bits_with_a_monitor(kind: str, tmp_path: Path) ->
         steps(theirs, 5)
     assert {row["step"] for row in monitor.rows} == {4}
     assert_same(ours, theirs)
-    for one, other in zip(plain.parameters(), watched.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for expected, actual in zip(plain.parameters(), watched.parameters(), strict=True):
+        assert torch.equal(expected, actual)
 
 
 class Oracle:
-    """Adam's moments by hand, on all elements, from the states that the optimizer has."""
+    """Adam's moments by hand, on all elements, from the states of the optimizer."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.first = {name: state[name].clone() for name in ("exp_avg", "exp_avg_sq")}
@@ -92,15 +92,15 @@ def test_every_measure_is_that_of_its_definition() -> None:
         assert row["sqnr_db"] == pytest.approx(
             float(10 * (y.double().square().sum() / noise).log10())
         )
-        held = first.codes() == t.codes()
+        unchanged = first.codes() == t.codes()
         book, scale = t.quantizer.map.codebook(), first.scales[0].repeat_interleave(64).view(24, 32)
         codes, movement = first.codes(), x - first.dequantize()
         beside = (codes + torch.where(movement > 0, 1, -1)).clamp(0, len(book) - 1)
         gap = (book[beside] * scale - first.dequantize()).abs()
         moved = (movement.abs() > gap) & (gap > 0)
-        assert row["held_share"] == float(held.double().mean())
+        assert row["held_share"] == float(unchanged.double().mean())
         assert row["moved_share"] == float(moved.double().mean()) > 0.05
-        assert row["stalled_share"] == pytest.approx(float((moved & held).sum() / moved.sum()))
+        assert row["stalled_share"] == pytest.approx(float((moved & unchanged).sum() / moved.sum()))
         end = t.codes() == len(book) - 1
         end |= (t.codes() == 0) & t.quantizer.map.signed
         new = t.scales[0].repeat_interleave(64).view(24, 32)
@@ -162,11 +162,11 @@ def test_exact_steps_begin_with_master_weights(
 
 @pytest.mark.parametrize("name", ELEMENT_WISE)
 def test_the_exact_step_encodes_to_the_codes_of_the_optimizer(name: str, monkeypatch: Any) -> None:
-    seen: list[tuple[QuantizedTensor, Tensor]] = []
+    measured: list[tuple[QuantizedTensor, Tensor]] = []
 
-    def spy(first: Any, last: Any, drifted: Any, exact: Any, *others: Any) -> Any:
-        seen.append((last, exact))
-        return of_states(first, last, drifted, exact, *others)
+    def spy(first: Any, last: Any, drifted: Any, exact: Any, *arguments: Any) -> Any:
+        measured.append((last, exact))
+        return of_states(first, last, drifted, exact, *arguments)
 
     monkeypatch.setattr(window, "of_states", spy)
     parameter = nn.Parameter(torch.randn(48, 48, generator=torch.Generator().manual_seed(1)))
@@ -176,8 +176,8 @@ def test_the_exact_step_encodes_to_the_codes_of_the_optimizer(name: str, monkeyp
         optimizer.grad_scale = torch.tensor(8.0)
     with Monitor(optimizer, None, every=3, window=2, sample=10**4, thresholds=None):
         steps(optimizer, 3)
-    assert seen
-    for last, exact in seen:
+    assert measured
+    for last, exact in measured:
         states = optimizer.state[parameter].items()
         ((name, t),) = (
             (name, t)
@@ -217,34 +217,34 @@ def test_skipped_steps_and_missing_gradients_are_not_measured() -> None:
 def test_parameters_that_train_one_after_the_other_are_measured() -> None:
     layers = [nn.Parameter(torch.zeros(24, 32)) for _ in range(3)]
     optimizer = adam([(str(n), p) for n, p in enumerate(layers)], state_quantizers="8bit")
-    seen: list[tuple[int, str]] = []
+    steps: list[tuple[int, str]] = []
     with Monitor(optimizer, None, every=4, window=2) as monitor:
         for layer in layers:
             for number in range(8):
                 gradients([layer], number)
                 optimizer.step()
                 layer.grad = None
-                seen += [(row["step"], row["parameter"]) for row in monitor.rows]
+                steps += [(row["step"], row["parameter"]) for row in monitor.rows]
                 monitor.rows = []
-    assert seen[::2] == seen[1::2]  # of both states
-    assert seen[::2] == [(4, "0"), (8, "0"), (12, "1"), (16, "1"), (20, "2"), (24, "2")]
+    assert steps[::2] == steps[1::2]  # of both states
+    assert steps[::2] == [(4, "0"), (8, "0"), (12, "1"), (16, "1"), (20, "2"), (24, "2")]
 
 
 def test_gradients_that_are_gone_after_the_step_are_not_taken_as_zeros() -> None:
     optimizer = make("AdamW8bit", net().parameters())
-    optimizer.register_step_post_hook(lambda one, *_: one.zero_grad())
+    optimizer.register_step_post_hook(lambda stepped, *_: stepped.zero_grad())
     with (
         Monitor(optimizer, None, every=2) as monitor,
         pytest.warns(
             UserWarning, match="the monitor measured nothing at step 2: no chosen"
-        ) as told,
+        ) as caught,
     ):
         steps(optimizer, 6)
     assert monitor.rows == []
-    assert len(told) == 1
+    assert len(caught) == 1
 
 
-def test_rules_that_are_not_element_wise_have_what_needs_no_rule() -> None:
+def test_other_rules_have_the_measures_that_need_no_rule() -> None:
     model = net()
     optimizer = make("LAMB8bit", model.parameters())
     with Monitor(optimizer, None, every=3) as monitor:
@@ -306,13 +306,13 @@ def test_a_warning_for_each_state_and_cause() -> None:
     optimizer = adam(model.parameters(), state_quantizers="B64/DE@4s + B64/DE@4u")
     strict = Thresholds(sqnr_db=100.0, update_median_rel_error=None, stalled_share=None)
     with (
-        warnings.catch_warnings(record=True) as told,
+        warnings.catch_warnings(record=True) as caught,
         Monitor(optimizer, None, every=2, names=model, thresholds=strict),
     ):
         warnings.simplefilter("always")
         steps(optimizer, 6)
-    assert all(each.category is StateWarning for each in told)
-    texts = [str(each.message) for each in told]
+    assert all(warning.category is StateWarning for warning in caught)
+    texts = [str(warning.message) for warning in caught]
     assert len(texts) == len({text.partition("=")[0] + text.split("'")[1] for text in texts})
     (zeros,) = (text for text in texts if text.startswith("zero_point_share"))
     assert "of state 'exp_avg_sq' (B64/DE@4u) of '" in zeros
@@ -404,7 +404,7 @@ def test_second_moments_that_cannot_fall(window: int, make: Any, state: str) -> 
     assert stuck("B256/linear@16u", window, make, state)[1] < 0.05  # fine enough to fall
 
 
-def test_a_warning_of_them_says_what_helps() -> None:
+def test_their_warning_names_a_remedy() -> None:
     p = nn.Parameter(torch.zeros(512))
     optimizer = slow([("w", p)], state_quantizers={"exp_avg_sq": "B256/DE-0@8u"})
     p.grad = torch.ones(512)
@@ -412,11 +412,11 @@ def test_a_warning_of_them_says_what_helps() -> None:
     v = torch.linspace(0.5, 1, 512)
     optimizer.state[p]["exp_avg_sq"] = qmaps.quantizer("B256/DE-0@8u").quantize(v)
     p.grad[::2] = 0.1
-    with warnings.catch_warnings(record=True) as told, Monitor(optimizer, None, every=5):
+    with warnings.catch_warnings(record=True) as caught, Monitor(optimizer, None, every=5):
         warnings.simplefilter("always")
         for _ in range(9):
             optimizer.step()
-    (text,) = (str(each.message) for each in told)
+    (text,) = (str(warning.message) for warning in caught)
     assert text == (
         "stuck_share=0.496 of state 'exp_avg_sq' (B256/DE-0@8u) of 'w' at step 5 is above 0.25, "
         "as in 1 of 1 parameters; round with +qsr, as in B256/geometric@8u+qsr"

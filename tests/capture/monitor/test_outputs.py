@@ -31,7 +31,7 @@ def test_a_resumed_run_goes_on_without_repeating_a_step(tmp_path: Path) -> None:
         steps(optimizer, 3)
         torch.save(optimizer.state_dict(), tmp_path / "o.pt")
         steps(optimizer, 3, first=3)
-    whole = out.read_text()
+    content = out.read_text()
     assert [row["step"] for row in rows(out)] == [*"2222", *"4444", *"6666"]
     assert tuple(rows(out)[0]) == (*COLUMNS, "rows")
     assert {row["rows"] for row in rows(out)} == {"4"}
@@ -41,7 +41,7 @@ def test_a_resumed_run_goes_on_without_repeating_a_step(tmp_path: Path) -> None:
     again = make("AdamW8bit", net().named_parameters())
     again.load_state_dict(torch.load(tmp_path / "o.pt", weights_only=True))
     # The last row was cut off by a kill.
-    out.write_text(whole + "8,0.wei")
+    out.write_text(content + "8,0.wei")
     with Monitor(again, out, every=2, parameters="*.weight") as monitor:
         with pytest.warns(
             UserWarning, match="has rows up to step 6; earlier steps are not written"
@@ -49,7 +49,7 @@ def test_a_resumed_run_goes_on_without_repeating_a_step(tmp_path: Path) -> None:
             steps(again, 6, first=3)  # 4 to 9
         assert monitor.rows[0]["step"] == 8
     assert [row["step"] for row in rows(out)] == [*"2222", *"4444", *"6666", *"8888"]
-    assert out.read_text().startswith(whole + "8,0.weight,exp_avg,")
+    assert out.read_text().startswith(content + "8,0.weight,exp_avg,")
 
 
 def test_names_of_any_characters_do_not_end_the_training(tmp_path: Path) -> None:
@@ -70,10 +70,10 @@ def test_names_of_any_characters_do_not_end_the_training(tmp_path: Path) -> None
     ]
 
 
-@pytest.mark.parametrize("rest", ["4,2.wei", ""])
+@pytest.mark.parametrize("tail", ["4,2.wei", ""])
 @pytest.mark.parametrize("lines", [1, 2, 3])
 def test_a_file_cut_within_a_step_gets_the_rest_of_it(
-    lines: int, rest: str, tmp_path: Path
+    lines: int, tail: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "m.csv"
     optimizer = make("AdamW8bit", net().named_parameters())
@@ -81,8 +81,8 @@ def test_a_file_cut_within_a_step_gets_the_rest_of_it(
         steps(optimizer, 2)
         saved = copy.deepcopy(optimizer.state_dict())
         steps(optimizer, 2, first=2)
-    whole = out.read_text()
-    out.write_text("".join(whole.splitlines(keepends=True)[:-lines]) + rest)
+    content = out.read_text()
+    out.write_text("".join(content.splitlines(keepends=True)[:-lines]) + tail)
     optimizer.load_state_dict(saved)
     with Monitor(optimizer, out, every=2, window=1, parameters="*.weight"):
         steps(optimizer, 2, first=2)
@@ -93,7 +93,7 @@ def test_a_file_cut_within_a_step_gets_the_rest_of_it(
 
 
 @pytest.mark.parametrize(
-    ("content", "left", "last"),
+    ("content", "remaining", "last"),
     [
         ("step,x,rows\nstep,x", "step,x,rows\n", 0),
         ("step,x,rows\n1,5,2\n1,6,2\n1", "step,x,rows\n1,5,2\n1,6,2\n", 1),
@@ -104,14 +104,14 @@ def test_a_file_cut_within_a_step_gets_the_rest_of_it(
         ("step,x,rows\n1,5,2\n1,6", "step,x,rows\n", 0),
     ],
 )
-def test_what_a_kill_has_cut_off_is_removed(
-    content: str, left: str, last: int, tmp_path: Path
+def test_a_line_cut_by_a_kill_is_removed(
+    content: str, remaining: str, last: int, tmp_path: Path
 ) -> None:
     out = tmp_path / "m.csv"
     out.write_text(content)
     file = CsvFile(out, ["step", "x"])
     file.close()
-    assert (out.read_text(), file.last) == (left, last)
+    assert (out.read_text(), file.last) == (remaining, last)
 
 
 @pytest.mark.parametrize("content", ["step", "step,x,rows\n1,5,1\n"])
@@ -165,7 +165,7 @@ def test_a_full_disk_does_not_end_the_training(tmp_path: Path, monkeypatch: Any)
 
 
 class Run:
-    """The part of a W&B or trackio run that is used: log(values, step=None)."""
+    """The used part of a W&B or trackio run: log(values, step=None)."""
 
     def __init__(self) -> None:
         self.logged: list[tuple[dict[str, Any], int | None]] = []
@@ -175,7 +175,7 @@ class Run:
 
 
 class Writer:
-    """The part of torch.utils.tensorboard.SummaryWriter that is used."""
+    """The used part of torch.utils.tensorboard.SummaryWriter."""
 
     def __init__(self) -> None:
         self.scalars: dict[tuple[str, int], float] = {}
@@ -186,15 +186,15 @@ class Writer:
 
 
 def test_clients_get_the_measures_by_name_and_step() -> None:
-    run, writer, seen = Run(), Writer(), []
+    run, writer, calls = Run(), Writer(), []
     model = net()
     optimizer = make("AdamW8bit", model.parameters())
-    log = [run, writer, lambda values, step: seen.append((step, values)), run.log]
+    log = [run, writer, lambda values, step: calls.append((step, values)), run.log]
     with Monitor(optimizer, None, every=2, names=model, log=log) as monitor:
         steps(optimizer, 4)
-    assert [step for step, _ in seen] == [2, 4]
+    assert [step for step, _ in calls] == [2, 4]
     assert [step for _, step in run.logged] == [2, 2, 4, 4]
-    values = seen[1][1]
+    values = calls[1][1]
     assert values == run.logged[-1][0]
     assert {(name, 4): value for name, value in values.items()}.items() <= writer.scalars.items()
     row = next(r for r in monitor.rows if (r["parameter"], r["state"]) == ("2.weight", "exp_avg"))

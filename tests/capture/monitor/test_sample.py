@@ -1,4 +1,4 @@
-"""Samples of quantized tensors decode to the same bits as the whole."""
+"""Samples of quantized tensors decode to the same bits as the full tensor."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def test_values_codes_and_no_shared_memory(spec: str) -> None:
     q = qmaps.quantizer(spec)
     x = torch.randn(131, 97, generator=torch.Generator().manual_seed(0)) ** 3
     t = q.quantize(x if q.map.signed else x.abs())
-    whole, codes = t.dequantize().reshape(-1), t.codes().reshape(-1)
-    for most in (10**6, 6000, 60):
-        at, few = sample.Places(x.numel(), most), sample.Places(x.numel(), 16)
-        both = sample.joined([(t, at), (t, few)])
-        index = torch.cat([at.index, few.index])
-        assert torch.equal(both.dequantize(), whole[index])
-        assert torch.equal(both.codes(), codes[index])
-    kept = sample.joined([(t, sample.Places(x.numel(), 10**6))])
-    before = kept.dequantize()
+    values, codes = t.dequantize().reshape(-1), t.codes().reshape(-1)
+    for size in (10**6, 6000, 60):
+        at, sixteen = sample.Places(x.numel(), size), sample.Places(x.numel(), 16)
+        pair = sample.joined([(t, at), (t, sixteen)])
+        index = torch.cat([at.index, sixteen.index])
+        assert torch.equal(pair.dequantize(), values[index])
+        assert torch.equal(pair.codes(), codes[index])
+    copied = sample.joined([(t, sample.Places(x.numel(), 10**6))])
+    before = copied.dequantize()
     t.packed.zero_()
     for part in t.scales:
         part.zero_()
-    assert torch.equal(kept.dequantize(), before)
+    assert torch.equal(copied.dequantize(), before)
 
 
 def test_runs_are_spread_over_the_tensor() -> None:

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint: every way in which FSDP saves an optimizer, and damaged folders."""
+"""torch.distributed.checkpoint: every FSDP save of an optimizer, and damaged folders."""
 
 import dataclasses
 import io
@@ -62,11 +62,11 @@ def test_a_mesh_of_two_dimensions(tmp_path: Path) -> None:
     assert len({chunk.offsets[1] for chunk in cut.chunks}) == 2
     folder = copied(MESH, tmp_path)
     for path in sorted(folder.glob("*.distcp")):
-        whole = path.read_bytes()
-        path.write_bytes(whole[:-1])
+        content = path.read_bytes()
+        path.write_bytes(content[:-1])
         with pytest.raises(CaptureError, match=f"^'{re.escape(str(path))}' is truncated: it has "):
             load(folder)
-        path.write_bytes(whole)
+        path.write_bytes(content)
     shutil.move(path, tmp_path)
     with pytest.raises(CaptureError, match=f"^'{re.escape(str(path))}' cannot be read "):
         load(folder)
@@ -124,22 +124,22 @@ def test_states_of_qmaps_are_decoded_and_converted_bit_for_bit(tmp_path: Path) -
         state = {"optimizer": get_optimizer_state_dict(layer, optimizer)}
         dcp.save(state, checkpoint_id=tmp_path / "saved", no_dist=True)
     states = load(tmp_path / "saved")
-    own = optimizer.state[layer.weight]
+    tensors = optimizer.state[layer.weight]
     for name in ("exp_avg", "exp_avg_sq"):
-        assert states.tensor("weight", name).equal(own[name].dequantize())
+        assert states.tensor("weight", name).equal(tensors[name].dequantize())
     (report,) = convert_file(tmp_path / "saved", tmp_path / "o.pt", to="qmaps")
     assert (report.source, report.lossless) == ("qmaps", True)
     saved = torch.load(tmp_path / "o.pt", weights_only=True)["state"]["weight"]["exp_avg"]
-    assert saved["packed"].equal(own["exp_avg"].packed)
+    assert saved["packed"].equal(tensors["exp_avg"].packed)
 
 
 def test_one_tensor_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    whole = StoredTensor.read
+    read_whole = StoredTensor.read
 
     def recorded(self: StoredTensor, *args: object) -> torch.Tensor:
         read.append(self.key)
-        return whole(self, *args)
+        return read_whole(self, *args)
 
     monkeypatch.setattr(StoredTensor, "read", recorded)
     states = load(HERE / "dcp/fsdp2")
@@ -149,10 +149,10 @@ def test_one_tensor_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read == ["optim.state.0.bias.exp_avg"]
 
 
-@pytest.mark.parametrize("within", ["optimizer_0", "optimizer"])
-def test_folders_of_accelerate(within: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("subfolder", ["optimizer_0", "optimizer"])
+def test_folders_of_accelerate(subfolder: str, tmp_path: Path) -> None:
     (tmp_path / "checkpoint-3").mkdir()
-    copied("dcp/fsdp2", tmp_path).rename(tmp_path / "checkpoint-3" / within)
+    copied("dcp/fsdp2", tmp_path).rename(tmp_path / "checkpoint-3" / subfolder)
     assert load(tmp_path / "checkpoint-3").parameters() == PARAMETERS
 
 
@@ -169,7 +169,7 @@ def rewritten(folder: Path, change: Callable[[object], None]) -> None:
 
 
 def refused(folder: Path, message: str, *, reads: bool = False) -> None:
-    """Loading raises this; or `reads`, reading the first tensor does."""
+    """Loading fails with this message; with `reads`, reading the first tensor does."""
     states = load(folder) if reads else None
     with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
         load(folder) if states is None else list(states.items())
@@ -203,11 +203,11 @@ def test_missing_and_truncated_files_are_refused(tmp_path: Path) -> None:
 def test_damaged_chunks_are_refused(tmp_path: Path) -> None:
     folder = copied("dcp/fsdp2", tmp_path)
     (chunk, _) = contents(folder).tensors["optim.state.0.weight.exp_avg"].chunks
-    whole = bytearray(chunk.part.path.read_bytes())
+    content = bytearray(chunk.part.path.read_bytes())
     values = torch.load(folder / "expected.pt")["state"]["0.weight"]["exp_avg"][:3]
-    place = whole.index(values.numpy().tobytes(), chunk.part.start)
-    whole[place] ^= 1
-    chunk.part.path.write_bytes(whole)
+    place = content.index(values.numpy().tobytes(), chunk.part.start)
+    content[place] ^= 1
+    chunk.part.path.write_bytes(content)
     refused(
         folder,
         f"{str(chunk.part.path)!r} is not a checkpoint that torch can load; it is corrupt, "
@@ -236,7 +236,7 @@ def test_metadata_that_would_run_code_is_refused(tmp_path: Path) -> None:
 
 
 def unpickled(content: bytes) -> _Unpickler:
-    """The reader of a ``.metadata`` of this content, after it has read it."""
+    """Read this content of a ``.metadata``; return the unpickler."""
     unpickler = _Unpickler(io.BytesIO(content), "'.metadata'")
     unpickler.load()
     return unpickler
@@ -259,7 +259,7 @@ def test_tuples_in_tuples_are_read(tmp_path: Path) -> None:
 
 
 def keyed(tuples: bytes) -> bytes:
-    """The pickle of a dict whose key these opcodes make."""
+    """The pickle of a dict with a key of these opcodes."""
     return b"\x80\x02}" + tuples + b"K\x01s."
 
 
@@ -270,8 +270,8 @@ DEEP, WIDE = b")" + b"\x85" * (DEEPEST - 1), b"(" + b"K\x00" * LARGEST + b"t"
 def test_keys_of_more_or_deeper_tuples_are_refused(tuples: bytes, tmp_path: Path) -> None:
     """Their hash takes time for each repetition, and depth on the stack."""
     path = tmp_path / ".metadata"
-    for within in (DEEP, WIDE):
-        unpickled(keyed(within))
+    for key in (DEEP, WIDE):
+        unpickled(keyed(key))
     with pytest.raises(pickle.UnpicklingError, match="tuples of depth"):
         unpickled(keyed(tuples))
     path.write_bytes(keyed(tuples))
@@ -398,17 +398,17 @@ def test_chunks_of_another_shape_are_refused(tmp_path: Path) -> None:
     folder = copied("dcp/fsdp2", tmp_path)
     stored = contents(folder)
     place = stored.tensors["optim.state.0.weight.exp_avg"].chunks[0].part
-    other = stored.tensors["optim.state.0.bias.exp_avg"].chunks[0].part
+    shorter = stored.tensors["optim.state.0.bias.exp_avg"].chunks[0].part
 
     def swapped(metadata) -> None:
         for index, info in metadata.storage_data.items():
             if index.fqn == "optim.state.0.weight.exp_avg" and info.offset == place.start:
-                info.offset, info.length = other.start, other.length
+                info.offset, info.length = shorter.start, shorter.length
 
     rewritten(folder, swapped)
     refused(
         folder,
-        f"{str(place.path)!r} has (3,) at byte {other.start}, where the metadata says that "
+        f"{str(place.path)!r} has (3,) at byte {shorter.start}, where the metadata says that "
         "'optim.state.0.weight.exp_avg' has a chunk of shape (3, 6)",
         reads=True,
     )
@@ -425,16 +425,16 @@ def test_files_of_two_steps_are_refused(tmp_path: Path) -> None:
         state = {"optimizer": get_optimizer_state_dict(layers, optimizer)}
         dcp.save(state, storage_writer=writer, no_dist=True)
     assert load(tmp_path / "step-1").step == 1
-    one, two = sorted((tmp_path / "step-2").glob("*.distcp"))
-    shutil.copy(tmp_path / "step-1" / two.name, two)
+    old, new = sorted((tmp_path / "step-2").glob("*.distcp"))
+    shutil.copy(tmp_path / "step-1" / new.name, new)
     stored = contents(tmp_path / "step-2")
     files = [t.chunks[0].part.path for k, t in stored.tensors.items() if k.endswith(".step")]
-    assert files.count(one) > 1 < files.count(two)
-    first, other = (one, two) if files[0] == one else (two, one)
+    assert files.count(old) > 1 < files.count(new)
+    first, odd = (old, new) if files[0] == old else (new, old)
     refused(
         tmp_path / "step-2",
-        f"{str(other)!r} is of step {2 - (other == two)}, but {first.name!r} is of step "
-        f"{2 - (first == two)}; files of two checkpoints are mixed",
+        f"{str(odd)!r} is of step {2 - (odd == new)}, but {first.name!r} is of step "
+        f"{2 - (first == new)}; files of two checkpoints are mixed",
     )
 
 
@@ -447,7 +447,7 @@ def test_checkpoints_without_an_optimizer_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_of_one_processs_shards_is_told_from_one_without_states(tmp_path: Path) -> None:
+def test_shards_of_one_process_are_distinguished_from_a_file_without_states(tmp_path: Path) -> None:
     path = tmp_path / "rank0.pt"
     dist.init_process_group("fake", store=fake.FakeStore(), rank=1, world_size=2)
     try:

@@ -114,16 +114,18 @@ def test_containers_have_a_depth() -> None:
 
 def test_arrays_of_other_sizes_and_dtypes_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "state.msgpack"
-    whole = FILE.read_bytes()
-    path.write_bytes(whole.replace(b"\x93\x92\x03\x04\xa7float32", b"\x93\x92\x03\x05\xa7float32"))
+    content = FILE.read_bytes()
+    path.write_bytes(
+        content.replace(b"\x93\x92\x03\x04\xa7float32", b"\x93\x92\x03\x05\xa7float32")
+    )
     with pytest.raises(
         CaptureError, match=r"48 bytes are no torch.float32 tensor of shape \(3, 5\)"
     ):
         load(path)
-    path.write_bytes(whole.replace(b"\xa7float32", b"\xa7floatXX"))
+    path.write_bytes(content.replace(b"\xa7float32", b"\xa7floatXX"))
     with pytest.raises(CaptureError, match=r"in floatXX, which is not read$"):
         load(path)
-    path.write_bytes(whole[:-1])
+    path.write_bytes(content[:-1])
     with pytest.raises(CaptureError, match="the file ends early"):
         load(path)
 

@@ -1,4 +1,4 @@
-"""Keras 3: models with their optimizers, whose variables have numbers for names."""
+"""Keras 3: models with their optimizers, and variables with numbers for names."""
 
 import json
 import re
@@ -74,7 +74,7 @@ def test_without_h5py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rewritten(path: Path, change: Any = None, compression: int = zipfile.ZIP_STORED) -> Path:
-    """A copy of a model whose config is changed."""
+    """A copy of a model with another config."""
     with zipfile.ZipFile(HERE / "keras/adam/model.keras") as source:
         records = {name: source.read(name) for name in source.namelist()}
     config = json.loads(records["config.json"])

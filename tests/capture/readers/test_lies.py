@@ -1,4 +1,4 @@
-"""Checkpoints of which any part says anything else: they are read, or refused in one line."""
+"""Checkpoints with any part replaced: they are read, or refused in one line."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ OBJECTS = [*NUMBERS, *TEXTS, *CONTAINERS]
 
 
 def of_deepspeed(patch: pytest.MonkeyPatch) -> dict[str, type]:
-    """Classes that are pickled under the names of DeepSpeed's."""
+    """Classes that pickle under the names of DeepSpeed's."""
     results = {}
     modules = {part: ModuleType(part) for part in (full.rpartition(".")[0] for full in STAND_INS)}
-    for part, made in {"deepspeed": ModuleType("deepspeed"), **modules}.items():
-        patch.setitem(sys.modules, part, made)
+    for part, module_of in {"deepspeed": ModuleType("deepspeed"), **modules}.items():
+        patch.setitem(sys.modules, part, module_of)
     for full in STAND_INS:
         module, _, name = full.rpartition(".")
         results[full] = type(name, (StandIn,), {"__module__": module})
@@ -61,7 +61,7 @@ def members(value: Any) -> list[tuple[Any, Any]]:
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container or object within, and a key, position or attribute of it."""
+    """Every container or object inside, and a key, position or attribute of it."""
     if isinstance(value, torch.Tensor):
         return
     for key, member in members(value):
@@ -77,15 +77,15 @@ def put(into: Any, key: Any, value: Any) -> None:
         object.__setattr__(into, key, value)
 
 
-def lie(chance: Random, whole: Any) -> None:
+def lie(chance: Random, content: Any) -> None:
     """Put another value into one place: of another place, a size, any object, or none."""
-    into, key = chance.choice([*places(whole)])
+    into, key = chance.choice([*places(content)])
     kind = chance.choice(["other", "other", "sizes", "object", "none"])
     if kind == "none" and isinstance(into, dict):
         del into[key]
     elif kind == "other":
-        other, there = chance.choice([*places(whole)])
-        put(into, key, dict(members(other))[there])
+        source, source_key = chance.choice([*places(content)])
+        put(into, key, dict(members(source))[source_key])
     elif kind == "sizes":
         sizes = chance.choices(SIZES, k=chance.randrange(4))
         put(into, key, chance.choice([sizes, tuple(sizes), chance.choice(SIZES)]))
@@ -94,7 +94,7 @@ def lie(chance: Random, whole: Any) -> None:
 
 
 def rewrite(chance: Random, path: Path) -> None:
-    """Change what a file says, and keep it in the form that its reader expects."""
+    """Replace a value in a file; the format stays valid for its reader."""
     if path.name == ".metadata":
         saved = pickle.loads(path.read_bytes())
         lie(chance, saved)
@@ -112,13 +112,13 @@ def rewrite(chance: Random, path: Path) -> None:
         path.write_text(json.dumps(saved))
     elif path.suffix == ".keras":
         with zipfile.ZipFile(path) as archive:
-            records = {each.filename: archive.read(each) for each in archive.infolist()}
+            records = {entry.filename: archive.read(entry) for entry in archive.infolist()}
         saved = json.loads(records["config.json"])
         lie(chance, saved)
         with zipfile.ZipFile(path, "w") as archive:
             for name, content in (records | {"config.json": json.dumps(saved)}).items():
                 archive.writestr(name, content)
-    elif path.suffix == ".h5" or "orbax" in path.parts:  # bytes that HDF5 and tensorstore parse
+    elif path.suffix == ".h5" or "orbax" in path.parts:  # HDF5 and tensorstore parse these bytes
         path.write_bytes(path.read_bytes()[: chance.randint(0, path.stat().st_size)])
     elif path.suffix == ".pt" and chance.random() < 0.5:
         with pytest.MonkeyPatch.context() as patch:
@@ -127,7 +127,7 @@ def rewrite(chance: Random, path: Path) -> None:
             torch.save(saved, path)
     elif path.suffix == ".pt":  # bytes of the pickle, with right checksums
         with zipfile.ZipFile(path) as archive:
-            records = {each.filename: archive.read(each) for each in archive.infolist()}
+            records = {entry.filename: archive.read(entry) for entry in archive.infolist()}
         with zipfile.ZipFile(path, "w") as archive:
             for name, content in records.items():
                 pickled = name.endswith("/data.pkl")
@@ -180,7 +180,7 @@ COUNT = itertools.count()
 @given(seed=st.integers(0, 2**32))
 def test_lies_are_read_or_refused(seed: int, tmp_path: Path) -> None:
     chance = Random(seed)
-    # Files that are read lazily must not be written again, so each example has its own.
+    # Lazily read files must not be overwritten, so each example has its own.
     source = chance.choice([*FOLDERS, None])
     folder = path = tmp_path / f"{next(COUNT)}"
     if source is not None:
@@ -196,7 +196,7 @@ def test_lies_are_read_or_refused(seed: int, tmp_path: Path) -> None:
     try:
         for _ in range(chance.randint(1, 2)):
             change(chance, folder)
-    except Exception:  # nothing that a file could hold
+    except Exception:  # a file could not hold it
         return
     refused(read, path)
     refused(convert_file, path, folder.with_suffix(".torch.pt"), to="torch")

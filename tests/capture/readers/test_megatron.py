@@ -14,7 +14,7 @@ from tests.capture.fixtures import HERE, copied, expect
 
 SAVED = "megatron/fully_reshardable"
 NEWER = "megatron/fully_reshardable-0.19"
-"""Of Megatron-core 0.19, which has no ``common.pt``."""
+"""Folders of Megatron-core 0.19, without ``common.pt``."""
 
 
 @pytest.mark.parametrize("name", [SAVED, NEWER])
@@ -69,14 +69,14 @@ def test_missing_and_truncated_ranks_are_refused(name: str, tmp_path: Path) -> N
     paths = sorted(folder.glob("*.distcp"))
     assert len(paths) > 1
     for path in paths:
-        whole = path.read_bytes()
-        path.write_bytes(whole[:-1])
+        content = path.read_bytes()
+        path.write_bytes(content[:-1])
         with pytest.raises(CaptureError, match=f"^'{re.escape(str(path))}' is truncated: it has "):
             load(folder)
         path.unlink()
         with pytest.raises(CaptureError, match=f"^'{re.escape(str(path))}' cannot be read "):
             load(folder)
-        path.write_bytes(whole)
+        path.write_bytes(content)
     expect(load(folder), f"megatron/{name}")
 
 
@@ -86,7 +86,7 @@ def refused(folder: Path, message: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["megatron/dp_reshardable", "megatron/dp_reshardable-0.19"])
-def test_what_does_not_name_parameters_is_refused(name: str) -> None:
+def test_formats_without_names_of_parameters_are_refused(name: str) -> None:
     folder = HERE / name
     refused(
         folder,

@@ -1,4 +1,4 @@
-"""Safetensors files of other packages, whose tensors are named by parameter and state."""
+"""Safetensors files of other packages, with tensors named by parameter and state."""
 
 import json
 import re
@@ -22,7 +22,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("prefix", ["", "state.", "optim.state.", "optimizer.state."])
-def test_names_say_what_tensors_are(prefix: str, tmp_path: Path) -> None:
+def test_names_identify_tensors(prefix: str, tmp_path: Path) -> None:
     save_file({prefix + key: value for key, value in TENSORS.items()}, tmp_path / "o.safetensors")
     states = load(tmp_path / "o.safetensors")
     assert states.parameters() == ["layer.weight", "state.bias"]
@@ -111,7 +111,7 @@ def test_shards_of_torchs_writer_are_joined(place: str) -> None:
 @pytest.mark.parametrize(
     "name", ["model.safetensors.index.json", "model-00001-of-00002.safetensors"]
 )
-def test_steps_that_torch_lost_by_joining_are_told(name: str) -> None:
+def test_steps_lost_in_torchs_joining_are_reported(name: str) -> None:
     path = HERE / JOINED / name
     message = (
         f"{str(path)!r} has step=0 for 'w', but its second moment is not 0; its number of steps "
@@ -200,9 +200,9 @@ def test_an_index_names_the_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("offset", [-1, 1, 10**18, "0", [0, 0], None])
 def test_offsets_that_do_not_fit_are_refused(offset: object, tmp_path: Path) -> None:
     start = offset if isinstance(offset, list) else [offset]
-    about = json.dumps({"w.exp_avg": {"saved_offsets": start}})
+    sharding = json.dumps({"w.exp_avg": {"saved_offsets": start}})
     path = tmp_path / "shard-00001-model-00001-of-00001.safetensors"
-    save_file({"w.exp_avg": torch.ones(3)}, path, {"DCP_SHARDING_INFO": about})
+    save_file({"w.exp_avg": torch.ones(3)}, path, {"DCP_SHARDING_INFO": sharding})
     with pytest.warns(UserWarning, match=ALONE), pytest.raises(CaptureError) as caught:
         load(path)
     assert re.search("has chunks of 3 elements|parts do not fit together", str(caught.value))

@@ -1,4 +1,4 @@
-"""Orbax: folders that its own checkpointers wrote, and optax trees in them."""
+"""Orbax: folders of its own checkpointers, with optax trees."""
 
 import json
 import os
@@ -56,8 +56,8 @@ def test_injected_options_are_read() -> None:
 def test_the_last_step_of_a_manager_and_its_item_with_an_optimizer(tmp_path: Path) -> None:
     folder = copied("orbax/manager", tmp_path)
     assert load(folder).source == str(folder)
-    whole = load(folder / "10/state").fingerprint()
-    assert load(folder).fingerprint() == load(folder / "10").fingerprint() == whole
+    fingerprint = load(folder / "10/state").fingerprint()
+    assert load(folder).fingerprint() == load(folder / "10").fingerprint() == fingerprint
     assert load(folder / "9").step == 2
     (folder / "11.orbax-checkpoint-tmp-7").mkdir()
     assert load(folder).step == 4
@@ -65,10 +65,10 @@ def test_the_last_step_of_a_manager_and_its_item_with_an_optimizer(tmp_path: Pat
 
 def test_parts_are_read_from_the_rows_that_hold_them() -> None:
     states = load(HERE / "orbax/zarr3")
-    whole = states.tensor("dense.kernel", "exp_avg").reshape(-1)
+    full = states.tensor("dense.kernel", "exp_avg").reshape(-1)
     part = states.opened("dense.kernel", "exp_avg")
     for begin, end in ((0, 12), (3, 9), (4, 8), (5, 5), (11, 12)):
-        assert part(begin, end).equal(whole[begin:end])
+        assert part(begin, end).equal(full[begin:end])
 
 
 def test_without_tensorstore(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,10 +83,10 @@ def test_without_tensorstore(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def edited(folder: Path, change: str, into: str) -> Path:
-    about = folder / "_METADATA"
-    text = about.read_text()
+    metadata = folder / "_METADATA"
+    text = metadata.read_text()
     assert change in text
-    about.write_text(text.replace(change, into))
+    metadata.write_text(text.replace(change, into))
     return folder
 
 
@@ -100,8 +100,8 @@ def test_arrays_outside_the_folder_are_refused(tmp_path: Path) -> None:
 def test_sizes_beyond_the_files_are_refused(part: str, tmp_path: Path) -> None:
     folder = copied("orbax/zarr", tmp_path)
     for path in folder.glob("*kernel/.zarray"):
-        about = json.loads(path.read_text())
-        path.write_text(json.dumps(about | {part: [2**20, 2**18]}))
+        metadata = json.loads(path.read_text())
+        path.write_text(json.dumps(metadata | {part: [2**20, 2**18]}))
     with pytest.raises(CaptureError, match=r"in a folder of only [0-9]+ bytes$"):
         load(folder)
 
@@ -144,9 +144,11 @@ def test_layers_named_as_fields_are_no_nodes() -> None:
 
 
 def test_two_optimizers_of_one_parameter() -> None:
-    one = {("g", "count"): 1, ("g", "mu", "w"): 1}
-    both = one | {("d", "count"): 2, ("d", "mu", "w"): 5}
-    assert [each["state"]["w"]["exp_avg"] for each in state_dicts_of(both, Path("x"))] == [5, 1]
+    generator = {("g", "count"): 1, ("g", "mu", "w"): 1}
+    leaves = generator | {("d", "count"): 2, ("d", "mu", "w"): 5}
+    assert [
+        state_dict["state"]["w"]["exp_avg"] for state_dict in state_dicts_of(leaves, Path("x"))
+    ] == [5, 1]
 
 
 def test_bfloat16_is_kept() -> None:

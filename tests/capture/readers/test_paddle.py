@@ -1,4 +1,4 @@
-"""Paddle: pickles of which only arrays and numbers are read."""
+"""Paddle: pickles, of which the reader takes only arrays and numbers."""
 
 import io
 import pickle
@@ -79,7 +79,7 @@ def powers(betas: tuple[float, float], steps: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 500, 5000, 60_000])
-def test_steps_are_told_by_the_powers(steps: int, tmp_path: Path) -> None:
+def test_steps_are_computed_from_the_powers(steps: int, tmp_path: Path) -> None:
     state = powers((0.9, 0.999), steps)
     if not steps:
         state["w_moment2_0"] *= 0
@@ -111,9 +111,9 @@ def test_nothing_is_run(tmp_path: Path) -> None:
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
-    whole = (HERE / "paddle/adamw/model.pdopt").read_bytes()
+    sound = (HERE / "paddle/adamw/model.pdopt").read_bytes()
     path = tmp_path / "o.pdopt"
-    for content in (whole[:-40], b"", b"\x80\x04N.", whole.replace(b"moment1", b"momentX")):
+    for content in (sound[:-40], b"", b"\x80\x04N.", sound.replace(b"moment1", b"momentX")):
         path.write_bytes(content)
         with pytest.raises(CaptureError, match=re.escape(repr(str(path)))):
             load(path)

@@ -37,7 +37,7 @@ def test_without_the_file_of_the_model(tmp_path: Path) -> None:
 
 
 def refused(folder: Path, message: str, *, reads: bool = False) -> None:
-    """Loading raises this; or `reads`, reading the tensors does."""
+    """Loading fails with this message; with `reads`, reading the tensors does."""
     states = load(folder) if reads else None
     with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
         load(folder) if states is None else list(states.items())
@@ -53,8 +53,8 @@ def test_missing_and_truncated_files_are_refused(tmp_path: Path) -> None:
         f"{str(path)!r} has 20 elements, but the model's file says that the parameter's shape is "
         "(5, 6)",
     )
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
     refused(
         folder,
         f"{str(path)!r} is not a checkpoint that torch can load; it is corrupt, truncated, or a "
@@ -102,15 +102,15 @@ def test_files_that_would_run_code_are_refused(tmp_path: Path) -> None:
     folder = copied("deepspeed/zero1-universal", tmp_path)
     for name in ("optimizer_state.pt", "2.bias/exp_avg_sq.pt"):
         path = folder / "global_step3/zero" / name
-        whole = path.read_bytes()
+        content = path.read_bytes()
         torch.save({"param": torch.zeros(3), "other": Outside()}, path)
         refused(
             folder,
             f"{str(path)!r} would have to run code to load ({NAME}); save the optimizer's "
             "state_dict() with plain tensors and numbers",
         )
-        path.write_bytes(whole)
+        path.write_bytes(content)
     torch.save({}, path.parents[1] / "optimizer_state.pt")
-    about = path.parents[1] / "optimizer_state.pt"
-    refused(folder, f"{str(about)!r} must have param_groups, the groups of the optimizer")
+    options = path.parents[1] / "optimizer_state.pt"
+    refused(folder, f"{str(options)!r} must have param_groups, the groups of the optimizer")
     assert not CALLS

@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO 1, 2 and 3: what it wrote itself, and folders with files missing or mixed."""
+"""DeepSpeed's ZeRO 1, 2 and 3: its own checkpoints, and missing or mixed files."""
 
 import os
 import re
@@ -66,8 +66,8 @@ def test_options_that_count_the_steps_of_a_group(tmp_path: Path) -> None:
             del state["step"]
         for group in optimizer["optimizer_state_dict"]["param_groups"]:
             group["step"] = 7
-        kept = {k: v for k, v in optimizer.items() if k not in ("loss_scaler", "zero_stage")}
-        torch.save({"optimizer_state_dict": kept}, path)
+        remaining = {k: v for k, v in optimizer.items() if k not in ("loss_scaler", "zero_stage")}
+        torch.save({"optimizer_state_dict": remaining}, path)
     assert load(folder).step == 7
 
 
@@ -76,15 +76,15 @@ def test_states_that_are_no_flat_tensors_are_skipped(tmp_path: Path) -> None:
     for path in folder.glob("*_optim_states.pt"):
         optimizer = raw(path)
         optimizer["optimizer_state_dict"]["state"][1]["worker_error"] = torch.zeros(2)
-        kept = {k: v for k, v in optimizer.items() if k not in ("loss_scaler", "zero_stage")}
-        torch.save({"optimizer_state_dict": kept}, path)
+        remaining = {k: v for k, v in optimizer.items() if k not in ("loss_scaler", "zero_stage")}
+        torch.save({"optimizer_state_dict": remaining}, path)
     states = load(folder)
     expect(states, "deepspeed/zero3")
     assert states.skipped == [f"{name}: worker_error (Other)" for name in PARAMETERS[2:]]
 
 
 def refused(folder: Path, message: str, *, reads: bool = False) -> None:
-    """Loading raises this; or `reads`, reading the tensors does."""
+    """Loading fails with this message; with `reads`, reading the tensors does."""
     states = load(folder) if reads else None
     with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
         load(folder) if states is None else list(states.items())
@@ -95,19 +95,19 @@ def test_missing_ranks_are_refused(name: str, tmp_path: Path) -> None:
     folder = copied(f"deepspeed/{name}", tmp_path) / "global_step3"
     first, second = sorted(folder.glob("*_optim_states.pt"))
     content = second.read_bytes()
-    held = f"{str(folder)!r} has files of the data-parallel ranks"
-    for number, (missing, other) in enumerate(((first, second), (second, first))):
-        kept = missing.read_bytes()
+    prefix = f"{str(folder)!r} has files of the data-parallel ranks"
+    for number, (missing, present) in enumerate(((first, second), (second, first))):
+        saved = missing.read_bytes()
         missing.unlink()
-        refused(folder, f"{held} {1 - number}; {other.name!r} was written by 2")
-        missing.write_bytes(kept)
+        refused(folder, f"{prefix} {1 - number}; {present.name!r} was written by 2")
+        missing.write_bytes(saved)
     third = folder / second.name.replace("rank_1", "rank_2")
     third.write_bytes(content)
-    refused(folder, f"{held} 0, 1, 2; {first.name!r} was written by 2")
+    refused(folder, f"{prefix} 0, 1, 2; {first.name!r} was written by 2")
     third.unlink()
     model = next(folder.glob("*model_states.pt"))
-    for other in folder.glob("*model_states.pt"):
-        other.unlink()
+    for weights in folder.glob("*model_states.pt"):
+        weights.unlink()
     if name == "zero1":
         refused(folder, f"{str(model)!r} cannot be read (No such file or directory)")
 
@@ -129,10 +129,10 @@ def test_files_of_two_steps_are_refused(tmp_path: Path) -> None:
     )
 
 
-def swapped(one: Path, other: Path) -> None:
-    one.rename(one.with_name("kept"))
-    other.rename(one)
-    one.with_name("kept").rename(other)
+def swapped(first: Path, second: Path) -> None:
+    first.rename(first.with_name("kept"))
+    second.rename(first)
+    first.with_name("kept").rename(second)
 
 
 @pytest.mark.parametrize("name", ["zero1", "zero1-bf16", "zero2", "zero2-bitsandbytes"])
@@ -151,7 +151,7 @@ def test_files_of_two_ranks_that_are_swapped_are_refused(name: str, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["zero3", "zero3-bitsandbytes", "zero3-sub-groups"])
 def test_files_of_zero_3_that_are_swapped_or_copied_are_refused(name: str, tmp_path: Path) -> None:
-    """They have no weights to compare, but their archives keep the names that torch gave them."""
+    """They have no weights to compare, but archives keep torch's names of the files."""
     folder = copied(f"deepspeed/{name}", tmp_path) / "global_step3"
     first, second = sorted(folder.glob("*_optim_states.pt"))
     swapped(first, second)
@@ -181,7 +181,7 @@ def test_a_number_in_place_of_a_tensor_is_refused(
     paths = sorted(folder.glob("*_optim_states.pt"))
     for rank in ranks:
         saved = plain(raw(paths[rank]))
-        slices = saved.pop("param_slice_mappings", None)  # of a class that torch.load refuses
+        slices = saved.pop("param_slice_mappings", None)  # torch.load refuses its class
         inner = saved.get("base_optimizer_state") or saved["optimizer_state_dict"]
         inner["state"][0]["exp_avg"] = 0.5
         torch.save({"optimizer_state_dict": saved}, paths[rank])
@@ -215,8 +215,8 @@ def test_files_of_two_world_sizes_are_refused(tmp_path: Path) -> None:
     folder = copied("deepspeed/zero3", tmp_path) / "global_step3"
     first, second = sorted(folder.glob("*_optim_states.pt"))
     optimizer = raw(second)
-    kept = {k: v for k, v in optimizer.items() if k not in ("loss_scaler", "zero_stage")}
-    torch.save({"optimizer_state_dict": {**kept, "partition_count": 4}}, second)
+    remaining = {k: v for k, v in optimizer.items() if k not in ("loss_scaler", "zero_stage")}
+    torch.save({"optimizer_state_dict": {**remaining, "partition_count": 4}}, second)
     refused(
         folder,
         f"{str(second)!r} is written by 4 ranks, but {first.name!r} is written by 2 ranks; files "
@@ -306,15 +306,15 @@ def test_truncated_and_damaged_files_are_refused(tmp_path: Path) -> None:
         f"{str(path)!r} is not a checkpoint that torch can load; it is corrupt, truncated, or a "
         "file of another kind"
     )
-    whole = path.read_bytes()
-    for length in (1, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:length])
+    content = path.read_bytes()
+    for length in (1, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:length])
         refused(folder, message)
     path.write_bytes(b"")
     refused(folder, f"{str(path)!r} is empty")
-    flipped = bytearray(whole)
+    flipped = bytearray(content)
     values = raw(HERE / "deepspeed/zero2/global_step3" / path.name)["base_optimizer_state"]
-    flipped[whole.index(values["state"][0]["exp_avg"].numpy().tobytes())] ^= 1
+    flipped[content.index(values["state"][0]["exp_avg"].numpy().tobytes())] ^= 1
     path.write_bytes(flipped)
     refused(folder, message)
 
@@ -332,7 +332,7 @@ def test_large_tensors_are_verified_when_they_are_read(tmp_path: Path) -> None:
         groups = [{"params": [0]}, {"params": [1]}]
         optimizer = {
             "partition_count": 2,
-            "fp32_flat_groups": [each["exp_avg"] for each in state.values()],
+            "fp32_flat_groups": [entry["exp_avg"] for entry in state.values()],
             "optimizer_state_dict": {"state": state, "param_groups": groups},
         }
         torch.save({"optimizer_state_dict": optimizer}, path)

@@ -1,4 +1,4 @@
-"""DeepSpeed's tensor-parallel and pipeline ranks and its experts: as it wrote them, and damaged."""
+"""DeepSpeed's tensor-parallel and pipeline ranks and its experts, sound and damaged."""
 
 import random
 import re
@@ -30,9 +30,9 @@ def test_ranks_are_put_together(name: str) -> None:
     assert (states.step, states.skipped, states.naming) == (3, [], "the checkpoint")
     assert {states.eps(parameter) for parameter in states.parameters()} == {1e-6}
     for parameter in states.parameters():
-        whole = states.tensor(parameter, "exp_avg").flatten()
+        full = states.tensor(parameter, "exp_avg").flatten()
         part = states.opened(parameter, "exp_avg")
-        assert torch.cat([part(0, 2), part(2, len(whole))]).equal(whole)
+        assert torch.cat([part(0, 2), part(2, len(full))]).equal(full)
 
 
 def test_groups_of_stages() -> None:
@@ -50,19 +50,19 @@ def test_written_back_byte_for_byte(name: str, tmp_path: Path) -> None:
     convert_file(tmp_path / "ours.pt", tmp_path / "back", to="torch", like=source)
     for path in source.rglob("global_step*/*.pt"):
         assert (tmp_path / "back" / path.relative_to(source)).read_bytes() == path.read_bytes()
-    other = torch.load(tmp_path / "ours.pt", weights_only=True)
-    for state in other["state"].values():
+    ours = torch.load(tmp_path / "ours.pt", weights_only=True)
+    for state in ours["state"].values():
         state["exp_avg"].add_(1)
-    torch.save(other, tmp_path / "other.pt")
+    torch.save(ours, tmp_path / "other.pt")
     convert_file(tmp_path / "other.pt", tmp_path / "there", to="torch", like=source)
     before, after = load(source), load(tmp_path / "there")
     for parameter, state, tensor in after.items():
-        known = before.tensor(parameter, state)
-        assert tensor.equal(known + 1 if state == "exp_avg" else known)
+        expected = before.tensor(parameter, state)
+        assert tensor.equal(expected + 1 if state == "exp_avg" else expected)
 
 
 def refused(folder: Path, message: str, *, reads: bool = False) -> None:
-    """Loading raises this; or `reads`, reading the tensors does."""
+    """Loading fails with this message; with `reads`, reading the tensors does."""
     states = load(folder) if reads else None
     with pytest.raises(CaptureError, match=f"^{re.escape(one_line(message))}$"):
         load(folder) if states is None else list(states.items())
@@ -75,22 +75,22 @@ def test_missing_and_extra_ranks_are_refused(name: str, tmp_path: Path) -> None:
     content = last.read_bytes()
     last.unlink()
     first = folder / "zero_pp_rank_0_mp_rank_01_optim_states.pt"
-    held, zeroth = (
+    prefix, zeroth = (
         f"{str(folder)!r} has files of the",
         sorted(folder.glob("*00_model_states.pt"))[0],
     )
-    refused(folder, f"{held} data-parallel ranks 0; {first.name!r} was written by 2")
-    kept = first.read_bytes()
+    refused(folder, f"{prefix} data-parallel ranks 0; {first.name!r} was written by 2")
+    saved = first.read_bytes()
     first.unlink()
-    refused(folder, f"{held} model-parallel ranks 0; {zeroth.name!r} was written by 2")
+    refused(folder, f"{prefix} model-parallel ranks 0; {zeroth.name!r} was written by 2")
     last.write_bytes(content)
-    first.write_bytes(kept)
+    first.write_bytes(saved)
     extra = folder / "zero_pp_rank_0_mp_rank_02_optim_states.pt"
     shutil.copy(first, extra)
     model = sorted(folder.glob("*mp_rank_01_model_states.pt"))[0]
     added = folder / model.name.replace("mp_rank_01", "mp_rank_02")
     shutil.copy(model, added)
-    refused(folder, f"{held} model-parallel ranks 0, 1, 2; {zeroth.name!r} was written by 2")
+    refused(folder, f"{prefix} model-parallel ranks 0, 1, 2; {zeroth.name!r} was written by 2")
     extra.unlink()
     added.unlink()
     model.unlink()
@@ -102,25 +102,25 @@ def test_truncated_files_are_refused(tmp_path: Path) -> None:
     folder = copied("deepspeed/parallel-zero1", tmp_path) / "global_step3"
     for name in ("zero_pp_rank_1_mp_rank_01_optim_states.pt", "mp_rank_01_model_states.pt"):
         path = folder / name
-        whole = path.read_bytes()
-        path.write_bytes(whole[: len(whole) // 2])
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
         refused(
             folder,
             f"{str(path)!r} is not a checkpoint that torch can load; it is corrupt, truncated, or "
             "a file of another kind",
         )
-        path.write_bytes(whole)
+        path.write_bytes(content)
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change what a file of DeepSpeed's holds; its own objects are left out."""
+    """Change the content of a file of DeepSpeed, without DeepSpeed's own objects."""
     value = checkpoint.load(path, stand_ins=STAND_INS)
     change(value)
-    own = value.get("optimizer_state_dict", {})
+    optimizer = value.get("optimizer_state_dict", {})
     for key in ("loss_scaler", "zero_stage"):
-        own.pop(key, None)
-    if "param_slice_mappings" in own:
-        own.pop("param_slice_mappings")
+        optimizer.pop(key, None)
+    if "param_slice_mappings" in optimizer:
+        optimizer.pop("param_slice_mappings")
     torch.save(value, path)
 
 
@@ -154,14 +154,14 @@ def test_files_of_two_checkpoints_are_refused(tmp_path: Path) -> None:
 def test_files_of_two_ranks_that_are_swapped_are_refused(name: str, tmp_path: Path) -> None:
     folder = copied(f"deepspeed/{name}", tmp_path) / "global_step3"
     ranks = sorted(folder.glob("*_optim_states.pt"))
-    kept = [path.read_bytes() for path in ranks]
-    for one, other in ((0, 1), (2, 3), (0, 2), (1, 3)):  # of a column and of a row
-        ranks[one].write_bytes(kept[other])
-        ranks[other].write_bytes(kept[one])
+    contents = [path.read_bytes() for path in ranks]
+    for i, j in ((0, 1), (2, 3), (0, 2), (1, 3)):  # of a column and of a row
+        ranks[i].write_bytes(contents[j])
+        ranks[j].write_bytes(contents[i])
         with pytest.raises(CaptureError, match=r"files are mixed or swapped"):
             load(folder)
-        ranks[one].write_bytes(kept[one])
-        ranks[other].write_bytes(kept[other])
+        ranks[i].write_bytes(contents[i])
+        ranks[j].write_bytes(contents[j])
     assert load(folder)
 
 
@@ -176,7 +176,7 @@ def models(folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
 INFO = "universal_checkpoint_info"
 
 
-def test_how_parameters_were_cut_must_be_said(tmp_path: Path) -> None:
+def test_the_cuts_of_parameters_are_required(tmp_path: Path) -> None:
     folder = copied("deepspeed/parallel-zero1", tmp_path) / "global_step3"
     for name in folder.glob("*_optim_states.pt"):
         edit(name, lambda value: value["optimizer_state_dict"].pop(INFO, None))
@@ -264,10 +264,10 @@ def test_rows_of_padding_are_left_out(tmp_path: Path) -> None:
         saved[INFO].update(vocabulary_parameter_patterns=["^up"], original_vocab_size=7)
 
     models(folder, pad)
-    whole = load(HERE / "deepspeed/parallel-zero1").tensor("up.weight", "exp_avg")
+    full = load(HERE / "deepspeed/parallel-zero1").tensor("up.weight", "exp_avg")
     states = load(folder)
-    assert states.tensor("up.weight", "exp_avg").equal(whole[:7])
-    assert states.opened("up.weight", "exp_avg")(20, 42).equal(whole[:7].flatten()[20:])
+    assert states.tensor("up.weight", "exp_avg").equal(full[:7])
+    assert states.opened("up.weight", "exp_avg")(20, 42).equal(full[:7].flatten()[20:])
 
 
 def test_halves_that_older_versions_list(tmp_path: Path) -> None:

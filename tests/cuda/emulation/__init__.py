@@ -1,7 +1,7 @@
 """Kernels of `qmaps.cuda` on the processor.
 
-The sources that NVRTC compiles, compiled by the C++ compiler of this machine: a fiber or a thread
-of the system stands for each thread of a block (``block.hpp``). Everything but the compiler and the
+The C++ compiler of this machine compiles the sources of NVRTC: a fiber or a thread of the
+system stands for each thread of a block (``block.hpp``). Everything but the compiler and the
 driver is that of a real device, for tensors on the CPU.
 """
 
@@ -34,31 +34,31 @@ FLAGS = (
     *("-fno-strict-aliasing", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
     *("-U_FORTIFY_SOURCE", "-Wno-unused-function", "-Wno-invalid-offsetof"),
 )
-"""The answer to a warning is the same as on a device: one that matters is an error."""
+"""Warnings are treated as on a device: important ones are errors."""
 INCLUDE = [f"-I{at}" for at in (HERE, SOURCES, compiler.ROOT)]
 
 
 def build(source: str, code: str, folder: Path, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
-    """A library from kernels and code that uses them, built once for each.
+    """Compile kernels and code on top of them into a library, once for each.
 
     Args:
-        source: what `source_of` returns. It is read once: the header stays precompiled.
-        code: C++ that follows it.
-        folder: where to keep headers and libraries.
+        source: result of `source_of`; its header is compiled once.
+        code: C++ after the source.
+        folder: folder of headers and libraries.
         flags: options of the compiler.
     """
     block = hashlib.sha256((HERE / "block.hpp").read_bytes()).hexdigest()
-    made = folder / _name(source, compiler.source_digest(), " ".join(flags), block)
-    path = made / f"{_name(code)}.so"
+    cache = folder / _name(source, compiler.source_digest(), " ".join(flags), block)
+    path = cache / f"{_name(code)}.so"
     if not path.exists():
-        made.mkdir(exist_ok=True)
-        header, precompiled = made / "kernels.hpp", made / "kernels.hpp.gch"
-        with FileLock(made / "lock"):
+        cache.mkdir(exist_ok=True)
+        header, precompiled = cache / "kernels.hpp", cache / "kernels.hpp.gch"
+        with FileLock(cache / "lock"):
             if not precompiled.exists():
                 header.write_text(f'#include "block.hpp"\n{source}')
                 _compile(flags, [*INCLUDE, "-x", "c++-header", str(header)], precompiled)
-        given = [f"-I{made}", *INCLUDE, "-x", "c++", "-"]
-        _compile(flags, given, path, f'#include "kernels.hpp"\n{code}')
+        arguments = [f"-I{cache}", *INCLUDE, "-x", "c++", "-"]
+        _compile(flags, arguments, path, f'#include "kernels.hpp"\n{code}')
     return ctypes.CDLL(str(path))
 
 
@@ -66,11 +66,11 @@ def _name(*parts: str) -> str:
     return hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]
 
 
-def _compile(flags: tuple[str, ...], given: list[str], path: Path, source: str = "") -> None:
+def _compile(flags: tuple[str, ...], arguments: list[str], path: Path, source: str = "") -> None:
     assert CXX, "no C++ compiler"
     with replacing(path) as temporary:
         done = subprocess.run(
-            [CXX, *flags, *given, "-o", str(temporary)],
+            [CXX, *flags, *arguments, "-o", str(temporary)],
             input=source.encode(),
             capture_output=True,
             check=False,
@@ -79,7 +79,7 @@ def _compile(flags: tuple[str, ...], given: list[str], path: Path, source: str =
 
 
 _known: set[str] = set()
-"""Kernels, whatever their template arguments, that have run on threads of the system."""
+"""Kernels already run on threads of the system, with any template arguments."""
 
 
 class EmulatedEngine(engine.Engine):
@@ -93,7 +93,7 @@ class EmulatedEngine(engine.Engine):
         self._kernels: dict[Entry, Any] = {}
 
     def launch(self, entry: Entry, blocks: int, argument: np.ndarray) -> None:
-        """Run a kernel; compiles it first if need be."""
+        """Run a kernel; compile it first if needed."""
         self.launched.append(entry.name)
         kernel = entry.name.partition("<")[0]
         fibers = kernel in _known and os.environ.get("QMAPS_EMULATION") != "threads"
@@ -112,7 +112,7 @@ class EmulatedEngine(engine.Engine):
 
 @contextmanager
 def emulated(stand_in: engine.Engine) -> Iterator[engine.Engine]:
-    """CPU tensors run as CUDA tensors would."""
+    """Run CPU tensors as CUDA tensors."""
     token = engine.stand_in.set(stand_in)
     try:
         yield stand_in

@@ -1,1 +1,1 @@
-"""Checks that several processes run, by subject; ``tests.distributed.worker`` starts them."""
+"""Checks for several processes, by subject; ``tests.distributed.worker`` starts them."""

@@ -99,8 +99,8 @@ def check_uneven_shards_have_blocks_of_their_own() -> None:
     mesh = dist.init_device_mesh("cpu", (here.world,))
     generator = torch.Generator().manual_seed(0)
     for shape in ((50, 33), (7, 100), (3, 500), (1, 300), (1000,)):
-        whole = torch.randn(shape, generator=generator)
-        param = nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)]))
+        full = torch.randn(shape, generator=generator)
+        param = nn.Parameter(distribute_tensor(full, mesh, [Shard(0)]))
         alone = nn.Parameter(param.to_local().clone())
         # Rounded to nearest: random numbers are those of an element's place in the whole tensor.
         ours = AdamW([param], state_quantizers="8bit-0.3", min_quantized_size=99)
@@ -135,7 +135,7 @@ def check_scales_that_span_shards_are_those_of_the_whole() -> None:
             with use_backend(engine):
                 ours, theirs = pair(lambda p, specs=specs: AdamW(p, state_quantizers=specs), 2)
             assert_same(ours, theirs)
-            # The engine takes all shards whose format of scales it supports.
+            # The engine steps all shards with a supported format of scales.
             q, params = qmaps.quantizer(spec), theirs.param_groups[0]["params"]
             takes = NATIVE.supports(q.normalizer, q.map, (64, 64))
             matrices = sum(p.dim() == 2 for p in params)
@@ -146,7 +146,7 @@ def check_scales_that_span_shards_are_those_of_the_whole() -> None:
 
 
 def check_uneven_shards_share_scales() -> None:
-    """Shards of different sizes, some empty, that the engines of two processes share out."""
+    """Scales of shards of different sizes, some empty, shared by two processes' engines."""
     mesh = dist.init_device_mesh("cpu", (here.world,))
     generator = torch.Generator().manual_seed(0)
     grads = {}
@@ -159,24 +159,24 @@ def check_uneven_shards_share_scales() -> None:
     for specs, split in product(pairs, (0, 1)):
         # The last process alone leaves the step to the reference.
         for engines in (("native",) * here.world, ("native",) * (here.world - 1) + ("reference",)):
-            whole = [nn.Parameter(each[0].clone()) for each in grads.values()]
+            full = [nn.Parameter(grad[0].clone()) for grad in grads.values()]
             parts = [
-                nn.Parameter(distribute_tensor(p.detach(), mesh, [Shard(split)])) for p in whole
+                nn.Parameter(distribute_tensor(p.detach(), mesh, [Shard(split)])) for p in full
             ]
             optimizers = [
                 AdamW(params, state_quantizers=specs, min_quantized_size=0)
-                for params in (whole, parts)
+                for params in (full, parts)
             ]
             for step in range(2):
-                for p, q, each in zip(whole, parts, grads.values(), strict=True):
-                    p.grad = each[step].clone()
-                    q.grad = distribute_tensor(each[step], mesh, [Shard(split)])
+                for p, q, grad in zip(full, parts, grads.values(), strict=True):
+                    p.grad = grad[step].clone()
+                    q.grad = distribute_tensor(grad[step], mesh, [Shard(split)])
                 with use_backend(engines[here.rank]):
                     for optimizer in optimizers:
                         optimizer.step()
             assert_same(*optimizers)
-            left = 0 if engines[here.rank] == "native" else len(parts)
-            assert optimizers[1].engine_counts().get("reference", 0) == left
+            expected = 0 if engines[here.rank] == "native" else len(parts)
+            assert optimizers[1].engine_counts().get("reference", 0) == expected
 
 
 def check_one_collective_for_all_maxima() -> None:

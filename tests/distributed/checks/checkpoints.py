@@ -51,8 +51,8 @@ from tests.distributed.checks.common import (
 class Uneven(nn.Module):
     def __init__(self, mesh: Any = None) -> None:
         super().__init__()
-        whole = torch.randn(50, 33, generator=torch.Generator().manual_seed(1))
-        self.w = nn.Parameter(whole if mesh is None else distribute_tensor(whole, mesh, [Shard(0)]))
+        full = torch.randn(50, 33, generator=torch.Generator().manual_seed(1))
+        self.w = nn.Parameter(full if mesh is None else distribute_tensor(full, mesh, [Shard(0)]))
 
 
 def options() -> dict[str, Any]:
@@ -123,16 +123,16 @@ def check_saves() -> None:
     before_w = {name: floats(optimizer.state[uneven.w][name]) for name in ("exp_avg", "exp_avg_sq")}
     shard = shard_of(uneven.w)
     assert shard is not None
-    whole = {name: shard.distributed(value).full_tensor() for name, value in before_w.items()}
+    full = {name: shard.distributed(value).full_tensor() for name, value in before_w.items()}
     load_saved(uneven, optimizer, here.folder / f"uneven{here.world}")
     for name, value in before_w.items():
         assert torch.equal(floats(optimizer.state[uneven.w][name]), value), name
     if here.rank == 0:
-        torch.save(whole, here.folder / f"uneven{here.world}.pt")
+        torch.save(full, here.folder / f"uneven{here.world}.pt")
 
 
 def check_converted_folders() -> None:
-    """Shards of torch's AdamW go on in 4 bits, and back."""
+    """Shards of torch's AdamW continue in 4 bits, and back."""
     parts = sharded(model())
     exact = torch.optim.AdamW(parts.parameters(), lr=1e-2)
     train(parts, exact, range(3))
@@ -185,26 +185,26 @@ def check_converted_folders() -> None:
 
 
 def go_on(net: nn.Module, source: str) -> None:
-    """Load what others saved after three steps, and go on as one process would have done."""
+    """Load a checkpoint of three steps, and continue like one process."""
     with torch.no_grad():
         for p in net.parameters():
             local(p).zero_()
     optimizer = AdamW(net.parameters(), lr=1.0, **{**options(), "seed": 8})
     load_saved(net, optimizer, here.folder / source)
     train(net, optimizer, range(3, 5))
-    whole = model(torch.bfloat16)
-    expected = AdamW(whole.parameters(), lr=1e-2, **options())
-    train(whole, expected, range(5))
+    expected_net = model(torch.bfloat16)
+    expected = AdamW(expected_net.parameters(), lr=1e-2, **options())
+    train(expected_net, expected, range(5))
     assert_same(expected, optimizer)
     assert optimizer.param_groups[0]["lr"] == 1e-2
 
 
 def uneven_values(net: Uneven, source: str) -> None:
-    """Blocks that begin elsewhere are encoded anew: one rounding away."""
+    """Blocks with another beginning are encoded again: one rounding away."""
     optimizer = AdamW8bit(net.parameters(), min_quantized_size=0)
     load_saved(net, optimizer, here.folder / source)
-    whole = torch.load(here.folder / f"{source}.pt", weights_only=True)
-    for name, value in whole.items():
+    states = torch.load(here.folder / f"{source}.pt", weights_only=True)
+    for name, value in states.items():
         expected, actual = cut(net.w, value), floats(optimizer.state[net.w][name])
         # Neighbours in 8 bits are an eighth of an octave apart.
         assert bool(((actual - expected).abs() <= 0.13 * value.abs().max()).all()), name
@@ -233,9 +233,9 @@ def go_on_with_matrices(net: nn.Sequential, source: int) -> None:
     optimizers = of_matrices(net, 1.0, 8)
     load_saved(net, optimizers, here.folder / f"matrices{source}")
     train(net, optimizers, range(3, 5))
-    whole = model(torch.bfloat16)
-    expected = of_matrices(whole, 1e-2, 3)
-    train(whole, expected, range(5))
+    expected_net = model(torch.bfloat16)
+    expected = of_matrices(expected_net, 1e-2, 3)
+    train(expected_net, expected, range(5))
     for ours, theirs in zip(expected, optimizers, strict=True):
         assert_same(ours, theirs)
         assert theirs.param_groups[0]["lr"] == 1e-2
@@ -253,21 +253,21 @@ def check_loads_from_2() -> None:
 
 
 def check_full_state_dicts() -> None:
-    """Gathered to whole tensors, and loaded by one process and by all."""
+    """Gather full tensors; one process loads them, and all processes do."""
     for make in (AdamW4bit, paper_4bit, SOAP8bit):
         full_state_dicts(make)
 
 
 def full_state_dicts(make: Make) -> None:
-    parts, whole = sharded(model()), model()
-    ours, theirs = make(whole.parameters()), make(parts.parameters())
-    train(whole, ours, range(2))
+    parts, full = sharded(model()), model()
+    ours, theirs = make(full.parameters()), make(parts.parameters())
+    train(full, ours, range(2))
     train(parts, theirs, range(2))
     gathered = get_optimizer_state_dict(
         parts, theirs, options=StateDictOptions(full_state_dict=True)
     )
     alone = model()
-    alone.load_state_dict(whole.state_dict())
+    alone.load_state_dict(full.state_dict())
     again = make(alone.parameters())
     set_optimizer_state_dict(alone, again, gathered)
     assert_same(ours, again)
@@ -276,14 +276,16 @@ def full_state_dicts(make: Make) -> None:
         theirs.load_state_dict(saved)
         assert_same(ours, theirs)
     # A checkpoint in 32 bits, quantized by all together.
-    exact = (SOAP if make is SOAP8bit else AdamW)(whole.parameters(), state_quantizers=None)
+    exact = (SOAP if make is SOAP8bit else AdamW)(full.parameters(), state_quantizers=None)
     exact.load_state_dict({**ours.state_dict(), "param_groups": exact.state_dict()["param_groups"]})
     plain = {
         number: {name: floats(value) for name, value in exact.state[p].items()}
-        for number, p in enumerate(whole.parameters())
+        for number, p in enumerate(full.parameters())
     }
-    for each in (ours, theirs):
-        each.load_state_dict({"state": plain, "param_groups": each.state_dict()["param_groups"]})
+    for optimizer in (ours, theirs):
+        optimizer.load_state_dict(
+            {"state": plain, "param_groups": optimizer.state_dict()["param_groups"]}
+        )
     assert_same(ours, theirs)
 
 
@@ -293,7 +295,7 @@ def in_rows(optimizer: QuantizedOptimizer) -> dict[str, Any]:
 
 
 def check_saves_alone() -> None:
-    """One process without shards, for others with."""
+    """One process without shards saves for several with shards."""
     net = model(torch.bfloat16)
     optimizer = AdamW(net.parameters(), lr=1e-2, **options())
     train(net, optimizer, range(3))
@@ -303,7 +305,7 @@ def check_saves_alone() -> None:
 
 
 def check_loads_alone() -> None:
-    """One process without shards, from others with."""
+    """One process without shards loads from several with shards."""
     with by_rows():
         go_on(model(torch.bfloat16), "from2")
         go_on_with_matrices(model(torch.bfloat16), 2)

@@ -1,4 +1,4 @@
-"""Models, training and comparisons that all checks share."""
+"""Models, training and comparisons for all checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qmaps.optim.records import is_whole
 
 @dataclass
 class Here:
-    """This process; set once its group has started.
+    """This process; set after its group has started.
 
     Attributes:
         rank: its number in the group.
@@ -41,14 +41,14 @@ Make = Callable[..., QuantizedOptimizer]
 
 
 def model(dtype: torch.dtype = torch.float32) -> nn.Sequential:
-    """Blocks of 256 fall on the borders of 2 and of 4 shards; so do those of the whole."""
+    """Blocks of 256 end at the borders of 2 and of 4 shards, in shards and in the full tensor."""
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64, bias=False))
     return layers.to(dtype)
 
 
 def paper_4bit(params: Any, **options: Any) -> AdamW:
-    """An optimizer whose second moments have scales that span shards."""
+    """An optimizer with scales of second moments across shards."""
     return AdamW(params, state_quantizers="paper-4bit", **options)
 
 
@@ -59,33 +59,33 @@ def sharded(net: nn.Sequential, mesh: Any = None) -> nn.Sequential:
 
 
 def train(net: nn.Module, optimizer: Any, steps: range) -> None:
-    """The same batch on every process, so that means of gradients are exact."""
+    """The same batch on every process, so means of gradients are exact."""
     dtype = local(next(net.parameters())).dtype
     for step in steps:
         x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step)).to(dtype)
         net.zero_grad()
         (net(x) - x).square().mean().backward()
-        for each in optimizer if isinstance(optimizer, list) else [optimizer]:
-            each.step()
+        for stepped in optimizer if isinstance(optimizer, list) else [optimizer]:
+            stepped.step()
 
 
 def floats(value: Tensor | QuantizedTensor) -> Tensor:
     return value.dequantize() if isinstance(value, QuantizedTensor) else value
 
 
-def cut(param: Tensor, whole: Tensor) -> Tensor:
-    """This process's part of a whole tensor that lies as the parameter does."""
+def cut(param: Tensor, full: Tensor) -> Tensor:
+    """This process's part of a full tensor with the parameter's placement."""
     shard = shard_of(param)
-    return whole if shard is None else shard.cut(whole)
+    return full if shard is None else shard.cut(full)
 
 
 def pair(
     make: Make, steps: int, dtype: torch.dtype = torch.float32, mesh: Any = None
 ) -> tuple[QuantizedOptimizer, QuantizedOptimizer]:
-    """An optimizer of whole parameters and one of shards, after the same training."""
-    whole, parts = model(dtype), sharded(model(dtype), mesh)
-    ours, theirs = make(whole.parameters()), make(parts.parameters())
-    train(whole, ours, range(steps))
+    """An optimizer of full parameters and one of shards, after the same training."""
+    full, parts = model(dtype), sharded(model(dtype), mesh)
+    ours, theirs = make(full.parameters()), make(parts.parameters())
+    train(full, ours, range(steps))
     train(parts, theirs, range(steps))
     return ours, theirs
 
@@ -95,7 +95,7 @@ def params_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
-    """Parameters, codes and scales of shards are cut from those of the whole, or are all of it."""
+    """Parameters, codes and scales of shards are cut from the full ones, or equal them."""
     for p, q in zip(params_of(ours), params_of(theirs), strict=True):
         assert torch.equal(cut(q, p), local(q))
         for name, value in ours.state[p].items():

@@ -1,4 +1,4 @@
-"""Rules of whole matrices and tensors, stepped in shards."""
+"""Rules that need full matrices and tensors, stepped in shards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.distributed.checks.common import Make, assert_same, cut, floats, here
 
 
 def check_whole_tensor_rules() -> None:
-    """Norms and factored statistics: those of the whole, but for the order of float64 sums."""
+    """Norms and factored statistics equal the full tensors', up to the order of float64 sums."""
     makes: dict[str, Make] = {
         "LAMB": lambda p: LAMB8bit(p, lr=1e-2),
         "LARS": lambda p: LARS8bit(p, lr=1.0),
@@ -107,7 +107,7 @@ def check_one_process_has_a_whole_state() -> None:
 
 
 class Peak(TorchDispatchMode):
-    """Counts the bytes of new tensors that are alive at the same time."""
+    """Counts the bytes of new tensors alive at the same time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,10 +139,10 @@ def check_memory_is_that_of_one_matrix_more() -> None:
     mesh = dist.init_device_mesh("cpu", (here.world,))
     values = torch.randn(8, 64, 64, generator=torch.Generator().manual_seed(0))
     for make in (Muon, Muon8bit, SOAP, SOAP8bit):
-        whole = [nn.Parameter(value.clone()) for value in values]
+        full = [nn.Parameter(value.clone()) for value in values]
         parts = [nn.Parameter(distribute_tensor(value, mesh, [Shard(0)])) for value in values]
         peaks = []
-        for params in (whole, parts):
+        for params in (full, parts):
             optimizer = make(params, min_quantized_size=0)
             for param in params:
                 param.grad = param.detach() * 0.1
@@ -178,19 +178,19 @@ def check_matrices_lie_anywhere() -> None:
             partial(Muon, state_quantizers={"momentum_buffer": "B16/DE@8s"}),
             partial(SOAP, precondition_frequency=1, state_quantizers="8bit"),
         ):
-            whole = [nn.Parameter(value[0].clone()) for value in values]
+            full = [nn.Parameter(value[0].clone()) for value in values]
             parts = [
                 nn.Parameter(distribute_tensor(
                     p.detach(), mesh, of_stacks if p.dim() == 3 else of_matrices
                 ))
-                for p in whole
+                for p in full
             ]  # fmt: skip
             optimizers = [
                 make([{"params": params[::2]}, {"params": params[1::2]}], lr=0.1)
-                for params in (whole, parts)
+                for params in (full, parts)
             ]
             for step in (1, 2):
-                for p, q, value in zip(whole, parts, values, strict=True):
+                for p, q, value in zip(full, parts, values, strict=True):
                     p.grad = value[step].clone()
                     q.grad = distribute_tensor(value[step], mesh, q.placements)
                 for optimizer in optimizers:

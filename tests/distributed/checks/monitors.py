@@ -46,22 +46,22 @@ def check_one_monitor_for_all_shards() -> None:
 
     dist.all_gather = counting
     try:
-        with pytest.warns(StateWarning) if here.rank == 0 else nullcontext() as told:
+        with pytest.warns(StateWarning) if here.rank == 0 else nullcontext() as caught:
             strict = qmaps.capture.Thresholds(sqnr_db=100.0, saturated_share=None)
             group = dist.group.WORLD
             parts = monitored(sharded(model()), group, "shards.csv", thresholds=strict)
     finally:
         dist.all_gather = real
-    # To find that rows are new, then those of the first step measured; one in each step later.
+    # One gather to compare the rows, one for the first measured step; then one in each step.
     assert gathers == [13, 5 * 13, 5 * 13]
     alone = monitored(model(), None)
     exact = ("parameter", "state", "quantizer", "numel", "held_share", "moved_share")
     exact += ("stalled_share", "stuck_share", "saturated_share", "zero_point_share")
-    for row, whole in zip(parts.rows, alone.rows, strict=True):
-        assert str([row[name] for name in exact]) == str([whole[name] for name in exact])
+    for row, expected in zip(parts.rows, alone.rows, strict=True):
+        assert str([row[name] for name in exact]) == str([expected[name] for name in exact])
         for name in ("sqnr_db", "update_mean_rel_error"):
-            assert row[name] == pytest.approx(whole[name], rel=1e-9, nan_ok=True), name
-        ours, theirs = row["update_median_rel_error"], whole["update_median_rel_error"]
+            assert row[name] == pytest.approx(expected[name], rel=1e-9, nan_ok=True), name
+        ours, theirs = row["update_median_rel_error"], expected["update_median_rel_error"]
         assert ours >= theirs or str(ours) == str(theirs) == "nan"
     # A file switches the same one on.
     settings = here.folder / f"monitor{here.rank}.yaml"
@@ -76,9 +76,9 @@ def check_one_monitor_for_all_shards() -> None:
     assert (here.folder / "file.csv").read_text() == (here.folder / "shards.csv").read_text()
     if here.rank == 0:
         (text,) = (
-            str(each.message)
-            for each in told
-            if "sqnr_db" in str(each.message) and "'exp_avg'" in str(each.message)
+            str(warning.message)
+            for warning in caught
+            if "sqnr_db" in str(warning.message) and "'exp_avg'" in str(warning.message)
         )
         assert " at step 2 is below 100, as in 2 of 2 parameters;" in text
 
@@ -119,9 +119,9 @@ def check_monitors_that_differ_are_refused() -> None:
     ]
     for error, message, options in cases:
         optimizer = AdamW8bit(model().parameters())
-        given = {"out": None, "every": 2, "process_group": group, **options}
+        settings = {"out": None, "every": 2, "process_group": group, **options}
         with pytest.raises(error) as caught:
-            Monitor(optimizer, **given)
+            Monitor(optimizer, **settings)
         assert str(caught.value) == message
         assert not optimizer._optimizer_step_pre_hooks
         monkeypatch.undo()

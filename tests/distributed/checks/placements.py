@@ -1,4 +1,4 @@
-"""Other meshes and placements, and steps that all processes skip or refuse together."""
+"""Other meshes and placements, and steps skipped or refused by all processes together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from qmaps.engines.sharding.shards import local, shard_of
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import SOAP, Adafactor, AdamW, AdamW4bit, AdamW8bit, LAMB8bit, Muon
-from tests.distributed.checks.common import assert_same, cut, here, model, pair, paper_4bit, train
+from tests.distributed.checks.common import (
+    assert_same,
+    cut,
+    here,
+    model,
+    pair,
+    paper_4bit,
+    train,
+)
 
 
 def check_hybrid_sharding() -> None:
@@ -31,11 +39,11 @@ def check_hybrid_sharding() -> None:
 
 
 def check_other_placements() -> None:
-    """Columns, both dimensions, copies: what tensor parallelism makes of a matrix."""
+    """Columns, both dimensions, copies: placements of tensor parallelism."""
     line = dist.init_device_mesh("cpu", (here.world,))
     square = dist.init_device_mesh("cpu", (2, here.world // 2))
     generator = torch.Generator().manual_seed(0)
-    whole = torch.randn(64, 96, generator=generator)
+    full = torch.randn(64, 96, generator=generator)
     grads = [torch.randn(64, 96, generator=generator) for _ in range(3)]
     nearest = {"exp_avg": "row/DE@4s", "exp_avg_sq": "rank1/linear@4u"}
     random = {name: f"{spec}+sr" for name, spec in nearest.items()}
@@ -49,19 +57,19 @@ def check_other_placements() -> None:
         ),
         (nearest, random),
     ):
-        ours, theirs = nn.Parameter(whole.clone()), nn.Parameter(
-            distribute_tensor(whole, mesh, placements)
+        ours, theirs = nn.Parameter(full.clone()), nn.Parameter(
+            distribute_tensor(full, mesh, placements)
         )  # fmt: skip
         optimizers = [
-            AdamW([each], state_quantizers=specs, min_quantized_size=0, nonfinite="raise")
-            for each in (ours, theirs)
+            AdamW([param], state_quantizers=specs, min_quantized_size=0, nonfinite="raise")
+            for param in (ours, theirs)
         ]
         for grad in grads:
             ours.grad, theirs.grad = grad.clone(), distribute_tensor(grad, mesh, placements)
             for optimizer in optimizers:
                 optimizer.step()
         assert_same(*optimizers)
-        # Random numbers of rows that are cut are the reference's work.
+        # The reference draws random numbers for cut rows.
         rows_are_cut = shard_of(theirs).runs is not None  # type: ignore[union-attr]
         assert optimizers[1].engine_counts().get("reference", 0) == (
             1 if specs is random and rows_are_cut else 0

@@ -54,7 +54,7 @@ def check_data_parallel() -> None:
             optimizer.zero_grad()
         (parallel(batches[here.rank]) - batches[here.rank]).square().mean().backward()
         theirs.step()
-        # One process with the same gradients, which collectives add up in an order of theirs.
+        # One process with the same gradients; collectives add in another order.
         for p, q in zip(alone.parameters(), together.parameters(), strict=True):
             p.grad = q.grad.clone()
         ours.step()
@@ -62,7 +62,7 @@ def check_data_parallel() -> None:
         assert torch.equal(p, q)
         everywhere = [torch.empty_like(p) for _ in range(here.world)]
         dist.all_gather(everywhere, q.detach())
-        assert all(torch.equal(each, p) for each in everywhere)
+        assert all(torch.equal(replica, p) for replica in everywhere)
     saved = theirs.state_dict()
     ours.load_state_dict(saved)
     assert str(ours.state_dict()) == str(saved)
@@ -81,8 +81,8 @@ ZERO: dict[str, tuple[type[QuantizedOptimizer], dict[str, Any]]] = {
 def zero(net: nn.Module, name: str, **more: Any) -> Any:
     from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of its own use of jit
 
-    cls, given = ZERO[name]
-    return ZeroRedundancyOptimizer(net.parameters(), optimizer_class=cls, **given, **more)
+    cls, defaults = ZERO[name]
+    return ZeroRedundancyOptimizer(net.parameters(), optimizer_class=cls, **defaults, **more)
 
 
 def zero_dtype(name: str) -> torch.dtype:
@@ -90,7 +90,7 @@ def zero_dtype(name: str) -> torch.dtype:
 
 
 def check_zero_redundancy() -> None:
-    """Saved by these processes after three of five steps; loaded by all that come later."""
+    """Save after three of five steps; later processes load the checkpoint."""
     for number, name in enumerate(ZERO):
         as_view = (number + here.world // 2) % 2 == 0  # on two processes where not on one and four
         net = model(zero_dtype(name))
@@ -115,7 +115,7 @@ def check_zero_redundancy() -> None:
 
 
 def zero_resumed(path: Path, name: str, as_view: bool) -> nn.Module:
-    """A model that goes on from a checkpoint, with an optimizer of other options at first."""
+    """A model resumed from a checkpoint, with an optimizer of other options at first."""
     saved = torch.load(path, weights_only=True)
     packed = copy.deepcopy(saved["optimizer"])
     net = model(zero_dtype(name))
@@ -147,17 +147,17 @@ def zero_resumed(path: Path, name: str, as_view: bool) -> nn.Module:
 
 
 def check_zero_redundancy_is_one_process() -> None:
-    """And a checkpoint of one process without ZeRO goes on with it."""
+    """A checkpoint of one process without ZeRO resumes with it."""
     for name in ("to nearest", "4bit", "LAMB"):
-        whole, parts = model(), model()
-        cls, given = ZERO[name]
-        ours, theirs = cls(whole.parameters(), **given), zero(parts, name)
-        train(whole, ours, range(3))
+        full, parts = model(), model()
+        cls, defaults = ZERO[name]
+        ours, theirs = cls(full.parameters(), **defaults), zero(parts, name)
+        train(full, ours, range(3))
         train(parts, theirs, range(3))
         theirs.load_state_dict(copy.deepcopy(ours.state_dict()))
-        train(whole, ours, range(3, 5))
+        train(full, ours, range(3, 5))
         train(parts, theirs, range(3, 5))
-        for p, q in zip(whole.parameters(), parts.parameters(), strict=True):
+        for p, q in zip(full.parameters(), parts.parameters(), strict=True):
             assert torch.equal(p, q), name
 
 

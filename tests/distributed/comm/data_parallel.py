@@ -1,4 +1,4 @@
-"""Checks of hooks and averages that every rank runs; see test_ranks.py."""
+"""Checks of hooks and averages on every rank; see test_ranks.py."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ def noise_differs_between_ranks_and_steps() -> None:
 
 
 class Wire:
-    """Counts the bytes that torch's collectives take from this rank and bring to it."""
+    """Counts the bytes sent and received by torch's collectives on this rank."""
 
     def __enter__(self) -> Wire:
         self.sent = self.received = 0
         self.kept = getattr(dist, GATHER), dist.all_to_all_single
         gather, swap = self.kept
-        rank, others = dist.get_rank(), dist.get_world_size() - 1
+        rank, peers = dist.get_rank(), dist.get_world_size() - 1
 
         def counted_gather(into: Tensor, x: Tensor, **options: object) -> object:
-            self.sent += x.nbytes * others
+            self.sent += x.nbytes * peers
             self.received += into.nbytes - x.nbytes
             return gather(into, x, **options)
 
@@ -160,9 +160,9 @@ def flat(model: nn.Module) -> Tensor:
 
 
 def same_everywhere(x: Tensor) -> bool:
-    both = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-    dist.all_gather(both, x)
-    return all(torch.equal(each, both[0]) for each in both)
+    gathered = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, x)
+    return all(torch.equal(x_of_rank, gathered[0]) for x_of_rank in gathered)
 
 
 def hooks_train_like_plain_ddp() -> None:
@@ -188,7 +188,7 @@ def hooks_train_like_plain_ddp() -> None:
 
 
 def error_feedback_loses_nothing_over_time() -> None:
-    """The sum of all results equals that of all gradients, up to the error of one step."""
+    """The sum of results equals the sum of gradients, up to the error of one step."""
     rank, world = dist.get_rank(), dist.get_world_size()
     x = tensor_of(rank, 333)
     mean = torch.stack([tensor_of(r, 333) for r in range(world)]).mean(0)
@@ -202,13 +202,13 @@ def error_feedback_loses_nothing_over_time() -> None:
         for step in range(40):
             total += reduce(x.clone(), "gradients", step=step, residual=residual)
             without += reduce(x.clone(), "gradients", step=step)
-        kept = float((total / 40 - mean).abs().mean())
+        with_feedback = float((total / 40 - mean).abs().mean())
         lost = float((without / 40 - mean).abs().mean())
-        assert kept < 0.2 * lost, (coder.name, kept, lost)
+        assert with_feedback < 0.2 * lost, (coder.name, with_feedback, lost)
 
 
 def exchanges_go_on_during_the_backward_pass() -> None:
-    """The first bucket waits for gradients of layers that come later in the backward pass."""
+    """The first bucket waits for gradients of layers later in the backward pass."""
     hook = comm.quantized_hook("B2048/tree@8s")
     model = wrapped(hook, bucket_cap_mb=1e-4)
     train(model, 1)  # after it DDP makes a bucket for each parameter
@@ -272,24 +272,24 @@ def hooks_resume_bit_for_bit() -> None:
     saved, states = hook.state_dict(model), {k: v.clone() for k, v in model.state_dict().items()}
     assert set(saved["residuals"]) == {n for n, _ in model.module.named_parameters()}
     train(model, 3, 4)
-    other = comm.quantized_hook(spec, error_feedback=True, seed=3)
-    again = wrapped(other)
+    resumed = comm.quantized_hook(spec, error_feedback=True, seed=3)
+    again = wrapped(resumed)
     again.load_state_dict(states)
-    train(again, 1)  # buckets are made anew after one step, which is undone
+    train(again, 1)  # DDP rebuilds buckets after one step; this step is undone
     again.load_state_dict(states)
-    other.load_state_dict(saved, again)
+    resumed.load_state_dict(saved, again)
     train(again, 3, 4)
     assert torch.equal(flat(again), flat(model))
     saved["residuals"]["first.weight"] = torch.zeros(3)
     refused(
-        lambda: other.load_state_dict(saved, again),
+        lambda: resumed.load_state_dict(saved, again),
         BadValueError,
         "residual 'first.weight' belongs to no parameter of the module",
     )
 
 
 def uneven(model: DistributedDataParallel, steps: int, sent: int) -> None:
-    """Steps in which the loss does not count from number `sent` on."""
+    """Train with a loss of zero from step `sent` on."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(steps):
         x, y = batch(step, dist.get_rank())
@@ -299,7 +299,7 @@ def uneven(model: DistributedDataParallel, steps: int, sent: int) -> None:
 
 
 def ranks_without_inputs_join_with_zeros() -> None:
-    """The other ranks get the bits that they get from a rank whose gradients are zero."""
+    """A rank without inputs counts as a rank with gradients of zero."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     for spec, megabytes in (("B64/DE@8s", 25), ("B64/DE@4s+sr", 1e-4)):
         model, plain = (
@@ -384,7 +384,7 @@ def nan_on_one_rank_is_an_error_on_all() -> None:
         y[0, 0] = math.inf
     (model(x) - y).square().mean().backward()
     assert all(p.grad.isnan().all() for p in model.parameters())
-    assert not any(left.any() for left in passing._residuals.values())
+    assert not any(residual.any() for residual in passing._residuals.values())
 
 
 def ranks_that_differ_are_an_error_on_all() -> None:

@@ -1,4 +1,4 @@
-"""A rank is killed in the middle of training; see test_ranks.py."""
+"""A signal ends one rank in the middle of training; see test_ranks.py."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ def main() -> None:
         said = str(error)
     results = {"step": step, "seconds": time.monotonic() - start, "said": said}
     (folder / f"{rank}.json").write_text(json.dumps(results))
-    os._exit(0)  # what is left of the group cannot be taken down in order
+    os._exit(0)  # the rest of the group cannot be shut down in order

@@ -1,4 +1,4 @@
-"""Ranks that are forks of one process: what they import is imported once."""
+"""Ranks as forks of one process, so imports happen once."""
 
 from __future__ import annotations
 

@@ -19,17 +19,17 @@ LIMIT_S = 400
 def launch(
     folder: Path, *groups: tuple[str, int, tuple[str, ...]]
 ) -> list[list[dict[str, Any] | None]]:
-    """Return what each rank of each group wrote, or None for a rank that was killed.
+    """Return the result of each rank of each group, or None for a killed rank.
 
-    A rank is a fork in which ``main`` of a module finds RANK WORLD FOLDER ARGUMENTS in ``sys.argv``
-    and writes FOLDER/RANK.json.
+       A rank is a fork; ``main`` of a module finds RANK WORLD FOLDER ARGUMENTS in ``sys.argv`` and
+    writes FOLDER/RANK.json.
 
-    Args:
-        folder: has a folder for each group.
-        *groups: a module, the number of ranks and the arguments; one group runs after the other.
+       Args:
+           folder: has a folder for each group.
+           *groups: a module, the number of ranks and the arguments; one group runs after the other.
     """
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    # A session of their own, so that all of them can be killed.
+    # Their own session, so all of them can be killed.
     script = "tests.distributed.comm.forked"
     parent = subprocess.Popen(
         [sys.executable, "-m", script, str(folder), json.dumps(groups)],

@@ -1,4 +1,4 @@
-"""Checks of split layers and sub-batches that every rank runs; see test_ranks.py."""
+"""Checks of split layers and sub-batches on every rank; see test_ranks.py."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def data(seed: int, rows: int = 12) -> tuple[Tensor, Tensor]:
     return x, torch.randint(SIZES[-1], (rows,), generator=generator)
 
 
-def own(layer: ColumnParallelLinear, whole: Tensor) -> Tensor:
-    return whole[slice(*layer.span)]
+def local_part(layer: ColumnParallelLinear, full: Tensor) -> Tensor:
+    return full[slice(*layer.span)]
 
 
 def split_layers_are_the_layers_of_one_device() -> None:
-    one, parts = plain(), split(None)
+    single, parts = plain(), split(None)
     x, y = data(0)
     inputs = [x.clone().requires_grad_() for _ in range(2)]
-    for model, given in zip((one, parts), inputs, strict=True):
-        F.cross_entropy(model(given), y).backward()
+    for model, x_of_model in zip((single, parts), inputs, strict=True):
+        F.cross_entropy(model(x_of_model), y).backward()
     for number in (0, 2):
         for name in ("weight", "bias"):
-            whole, mine = getattr(one[number], name), getattr(parts[number], name)
-            torch.testing.assert_close(mine.data, own(parts[number], whole.data))
-            torch.testing.assert_close(mine.grad, own(parts[number], whole.grad))
+            full, part = getattr(single[number], name), getattr(parts[number], name)
+            torch.testing.assert_close(part.data, local_part(parts[number], full.data))
+            torch.testing.assert_close(part.grad, local_part(parts[number], full.grad))
     torch.testing.assert_close(inputs[1].grad, inputs[0].grad)
     assert parts[0].span[1] - parts[0].span[0] < SIZES[1]
 
@@ -140,16 +140,18 @@ def sub_batches_give_the_gradients_of_one_device() -> None:
             bottom = DistributedDataParallel(Below())
             top = split(quantizer, sum_errors=False)
             schedule = SubBatches(quantizer, size=size)
-            mine, labels = everything[rank]
+            local, labels = everything[rank]
             actual = schedule.backward(
-                bottom(mine), labels, lambda part, y, top=top: F.cross_entropy(top(part), y)
+                bottom(local), labels, lambda part, y, top=top: F.cross_entropy(top(part), y)
             )
             assert abs(float(actual) - float(expected.detach())) < max(near, 1e-5), (
                 quantizer,
                 size,
             )
             pairs = [(bottom.module.only.weight.grad, below.only.weight.grad)]
-            pairs += [(top[n].weight.grad, own(top[n], above[n].weight.grad)) for n in (0, 2)]
+            pairs += [
+                (top[n].weight.grad, local_part(top[n], above[n].weight.grad)) for n in (0, 2)
+            ]
             for got, wanted in pairs:
                 off = float((got - wanted).norm() / wanted.norm())
                 assert off < near, (quantizer, size, off)
@@ -186,12 +188,12 @@ def faults_are_errors_on_all() -> None:
     layer = ColumnParallelLinear(4, world, quantizer="B64/DE@8s")
     n = layer.number
     rows = 3 + (rank == last)
-    # Each rank goes by the batch that it has itself.
-    other, there, here = (0, 3, 4) if rank == last else (last, 4, 3)
+    # Each rank uses the size of its own batch.
+    peer, peer_size, size = (0, 3, 4) if rank == last else (last, 4, 3)
     refused(
         lambda: layer(torch.ones(rows, 4)),
         BadValueError,
-        f"activations {n} have {there} elements on rank {other}, expected {here}; all ranks "
+        f"activations {n} have {peer_size} elements on rank {peer}, expected {size}; all ranks "
         "need the same batch",
     )
     x = torch.ones(3, 4)

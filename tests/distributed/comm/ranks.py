@@ -25,7 +25,7 @@ def begin(rank: int, world: int, folder: Path, timeout_s: float = 60) -> None:
 
 
 def run(checks: Mapping[str, Callable[[], None]]) -> None:
-    """Run the checks named on the command line, in that order, and write the result of each."""
+    """Run the checks named on the command line, in that order, and write their results."""
     rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     begin(rank, world, folder)
     results = {}
@@ -36,6 +36,6 @@ def run(checks: Mapping[str, Callable[[], None]]) -> None:
         except Exception:
             results[name] = traceback.format_exc()
         print(rank, name, results[name], file=sys.stderr, flush=True)  # shown if a launch fails
-        dist.barrier()  # a rank that failed must not leave others in the middle of a check
+        dist.barrier()  # a failed rank must not leave others in the middle of a check
     (folder / f"{rank}.json").write_text(json.dumps(results))
     dist.destroy_process_group()

@@ -32,34 +32,34 @@ FOUR = (
     "sub_batches_give_the_gradients_of_one_device",
     "faults_are_errors_on_all",
 )
-"""What four ranks check, too: whatever depends on how many they are."""
+"""Further checks of four ranks: those that depend on the number of ranks."""
 NAMES = {2: tuple(CHECKS), 4: FOUR}
 
 
 @pytest.fixture(scope="session")
-def found(made_once: Callable[[str, Callable[[Path], None]], Path]) -> dict[str, Any]:
-    """All groups, started once: that takes longer than most checks."""
+def results(made_once: Callable[[str, Callable[[Path], None]], Path]) -> dict[str, Any]:
+    """Results of all groups, started once; the start takes longer than most checks."""
 
     def make(folder: Path) -> None:
         checks = [("tests.distributed.comm.checks", world, NAMES[world]) for world in NAMES]
         *checked, killed = launch(folder, *checks, ("tests.distributed.comm.faults", 3, ()))
         text = json.dumps({"2": checked[0], "4": checked[1], "killed": killed})
-        (folder / "found.json").write_text(text)
+        (folder / "results.json").write_text(text)
 
-    result: dict[str, Any] = json.loads((made_once("ranks", make) / "found.json").read_text())
-    return result
+    loaded: dict[str, Any] = json.loads((made_once("ranks", make) / "results.json").read_text())
+    return loaded
 
 
 @pytest.mark.parametrize(("world", "name"), [(w, n) for w, names in NAMES.items() for n in names])
-def test_all_ranks(world: int, name: str, found: dict[str, Any]) -> None:
-    for rank, said in enumerate(found[str(world)]):
+def test_all_ranks(world: int, name: str, results: dict[str, Any]) -> None:
+    for rank, said in enumerate(results[str(world)]):
         assert said[name] == "passed", f"rank {rank}: {said[name]}"
 
 
-def test_a_killed_rank_is_an_error_on_all_others(found: dict[str, Any]) -> None:
-    *others, killed = found["killed"]
+def test_a_killed_rank_is_an_error_on_all_others(results: dict[str, Any]) -> None:
+    *survivors, killed = results["killed"]
     assert killed is None
-    for rank, said in enumerate(others):
+    for rank, said in enumerate(survivors):
         assert said["step"] == 2
         assert re.fullmatch(
             rf"rank {rank} of 3 could not exchange gradients 0: another rank has ended, has "

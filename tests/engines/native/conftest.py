@@ -22,7 +22,7 @@ if native.core is None:
 
 @pytest.fixture(params=native.isas())
 def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every instruction set that this processor has."""
+    """Each instruction set of this processor."""
     monkeypatch.setenv("QMAPS_ISA", request.param)
     monkeypatch.setenv("QMAPS_BACKEND", "native")
     return request.param
@@ -32,7 +32,7 @@ def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def each_isa(
     monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> Callable[[], Iterator[str]]:
-    """The same one after another, for tests that hold each to one answer of the reference.
+    """The same sets one after another, for tests with one result of the reference.
 
     `make test` takes the best one alone.
     """

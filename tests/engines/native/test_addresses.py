@@ -1,4 +1,4 @@
-"""The gate to the engines: what passes it, and what is copied or refused before."""
+"""The gate to the engines: tensors pass, or are copied or refused before."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _fitted(x: Tensor) -> Tensor:
 
 @BACKENDS
 def test_negative_parts(backend: str) -> None:
-    """Scales whose memory holds the other sign are read as what they are."""
+    """Scales with torch's negative bit are read with their true sign."""
     t = Q.quantize(torch.linspace(-1, 1, 100))
     turned = QuantizedTensor(Q, t.shape, t.packed, (negative(t.scales[0]),))
     with use_backend(backend):
@@ -100,13 +100,13 @@ def test_without_memory(backend: str) -> None:
 @BACKENDS
 def test_quantized_tensors_of_other_sizes(backend: str) -> None:
     t = Q.quantize(torch.ones(100))
-    few = (
+    message = (
         "packed has 10 elements of torch.uint8; B64/DE@8s of shape (100,) needs 100 "
         "elements of torch.uint8"
     )
     with pytest.raises(BadValueError) as caught:
         QuantizedTensor(Q, (100,), t.packed[:10].clone(), t.scales)
-    assert str(caught.value) == few
+    assert str(caught.value) == message
     with pytest.raises(BadValueError) as caught:
         QuantizedTensor(Q, (1000,), t.packed, t.scales)
     assert str(caught.value) == (
@@ -123,14 +123,14 @@ def test_quantized_tensors_of_other_sizes(backend: str) -> None:
         for work in (t.dequantize, t.codes, lambda: Q.quantize(torch.ones(100), out=t)):
             with pytest.raises(BadValueError) as caught:
                 work()
-            assert str(caught.value) == few
+            assert str(caught.value) == message
 
 
 @BACKENDS
 @pytest.mark.parametrize("spec", ["B64/DE-0@4u", "B64/nf4@4s", "B64/linear0@9s", "B64/mine@9s"])
 def test_codes_beyond_the_codebook(spec: str, backend: str) -> None:
-    mine = qmaps.Codebook(torch.linspace(-1, 1, 300), label="mine")
-    q = quantizer(spec, codebooks=[mine])
+    codebook = qmaps.Codebook(torch.linspace(-1, 1, 300), label="mine")
+    q = quantizer(spec, codebooks=[codebook])
     packed = torch.full((-(-100 * q.map.bits // 8),), 255, dtype=torch.uint8)
     t = QuantizedTensor(q, (100,), packed, (torch.full((2,), 3.0),))
     with use_backend(backend):
@@ -183,9 +183,9 @@ def test_looks() -> None:
     assert first[0] == [x.data_ptr()]
     assert tensor_info([x]) == first
     assert tensor_info([x.clone()])[1] == first[1]
-    others = (x.t(), x[:2], x.view(16), x.bfloat16(), x.to_sparse(), freed_copy(x), zero(x))
-    for other in others:
-        assert tensor_info([other])[1] != first[1]
+    unlike = (x.t(), x[:2], x.view(16), x.bfloat16(), x.to_sparse(), freed_copy(x), zero(x))
+    for changed in unlike:
+        assert tensor_info([changed])[1] != first[1]
     assert tensor_info([torch.empty(0)])[0] == [0]
 
 
@@ -193,12 +193,12 @@ def test_looks() -> None:
 def test_kept() -> None:
     def changed(change: Callable[[Tensor], object]) -> bool:
         x = torch.randn(4, 4)
-        kept = WatchedTensors([torch.ones(3), x])
-        assert kept.unchanged()
+        watched = WatchedTensors([torch.ones(3), x])
+        assert watched.unchanged()
         x.zero_()
-        assert kept.unchanged()
+        assert watched.unchanged()
         change(x)
-        return not kept.unchanged()
+        return not watched.unchanged()
 
     def same_address(x: Tensor) -> None:
         x.data = x.data.t()
@@ -213,9 +213,9 @@ def test_kept() -> None:
 
 def test_tensors_that_are_kept_live_on() -> None:
     x = torch.randn(1000)
-    kept = WatchedTensors([x])
+    watched = WatchedTensors([x])
     del x
-    assert kept.unchanged()
+    assert watched.unchanged()
 
 
 def test_overlapping() -> None:
@@ -228,14 +228,14 @@ def test_overlapping() -> None:
 
 @BACKENDS
 def test_parameters_that_share_memory(backend: str) -> None:
-    """They are stepped one after another, as torch's loop does."""
+    """The optimizer steps them one after another, like torch's loop."""
     p = torch.zeros(9000)
     params = [p[:6000].requires_grad_(), p[4000:].requires_grad_()]
     with use_backend(backend):
         optimizer = AdamW8bit(params, lr=0.1, weight_decay=0.0)
         for _ in range(2):
-            for each in params:
-                each.grad = torch.ones_like(each)
+            for param in params:
+                param.grad = torch.ones_like(param)
             optimizer.step()
     expected = torch.full((9000,), -0.2)
     expected[4000:6000] = -0.4

@@ -1,4 +1,4 @@
-"""Scales that need all elements of a block at once: quantiles of log2 ranges."""
+"""Scales computed from all elements of a block at once: quantiles of log2 ranges."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_bad_values_as_the_reference(
     assert_as_reference(q, x, unchecked=True, each_isa=each_isa)
 
 
-def test_what_is_fused() -> None:
+def test_fused_specs() -> None:
     assert {spec for spec in SPECS if not _fused(spec)} == {"logB2000q0.25/log2-0@8u"}
 
 

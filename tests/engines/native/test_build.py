@@ -1,4 +1,4 @@
-"""A missing extension: what is said, how often, and the command that repairs it."""
+"""A missing extension: its warning, given once, and the command that repairs it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 def tree(folder: Path) -> Path:
-    """A source tree; its package."""
+    """A source tree; return its package."""
     package = folder / "my tree" / "qmaps"
     (package / "engines/native").mkdir(parents=True)
     (package / "engines/native/CMakeLists.txt").touch()
@@ -32,7 +32,7 @@ def tree(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("about", "command"),
+    ("record", "command"),
     [
         (None, "--no-binary torch-qmaps torch-qmaps"),
         ({"url": "file:///q.whl", "archive_info": {}}, "--no-binary torch-qmaps torch-qmaps"),
@@ -40,10 +40,10 @@ def tree(folder: Path) -> Path:
         ({"url": "https://h/q.git", "vcs_info": {"vcs": "git"}}, "'torch-qmaps @ git+https://h/q.git'"),
     ],
 )  # fmt: skip
-def test_the_command_builds_what_was_installed(
-    about: object, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_command_rebuilds_the_installation(
+    record: object, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = None if about is None else json.dumps(about)
+    text = None if record is None else json.dumps(record)
     monkeypatch.setattr(build, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
     start = "pip install --force-reinstall --no-deps --no-cache-dir "
     assert build.command(tmp_path) == start + command
@@ -69,13 +69,13 @@ def used() -> None:
 
 @pytest.mark.usefixtures("without_engine")
 def test_a_missing_engine_warns_once_at_its_first_use() -> None:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert qmaps.backend() == "reference"  # only asked, nothing runs
-        assert not told
+        assert not caught
         used()
         used()
-    (warning,) = told
+    (warning,) = caught
     assert warning.category is BackendWarning
     assert str(warning.message) == (
         "the native engine of qmaps is missing, so CPU tensors are quantized and stepped by plain "
@@ -85,7 +85,7 @@ def test_a_missing_engine_warns_once_at_its_first_use() -> None:
 
 
 @pytest.mark.usefixtures("without_engine")
-def test_who_asks_for_the_reference_is_not_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_by_choice_gives_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with use_backend("reference"):

@@ -1,4 +1,4 @@
-"""Whatever torch lets happen to tensors between two steps, the engine steps what is there then.
+"""The engine sees every change of tensors between two steps.
 
 Each case trains once on the reference and once on the engine, and compares bits, or the error.
 """
@@ -30,7 +30,7 @@ from tests.optim.changes import (
 
 
 def check(setting: str, before: Callable[..., None], **options: Any) -> list[str]:
-    """Train on both; returns the errors."""
+    """Train on both engines; return the errors."""
     with use_backend("native"):
         ours = trained(setting, before, **options)
     with use_backend("reference"):
@@ -39,7 +39,7 @@ def check(setting: str, before: Callable[..., None], **options: Any) -> list[str
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many parameters each plan has."""
+    """Counts of parameters, one for each plan."""
     counts: list[int] = []
     describe = NativePlan._describe
 
@@ -83,7 +83,7 @@ def test_gradients(change: Change, setting: str) -> None:
 
 
 def test_nothing_is_planned_anew_where_nothing_changes(planned: list[int]) -> None:
-    """And gradients may come from anywhere."""
+    """Gradients may have new addresses."""
 
     def before(_: QuantizedOptimizer, params: list[Tensor]) -> None:
         for p in params:
@@ -133,7 +133,7 @@ def test_messages() -> None:
 
 
 def test_hogwild() -> None:
-    """States that go into shared memory after the first step are those that later steps write."""
+    """Later steps write states moved to shared memory after the first step."""
     p = torch.zeros(5000, requires_grad=True)
     optimizer = AdamW8bit([p], lr=0.1)
     with use_backend("native"):
@@ -168,7 +168,7 @@ def test_the_sign_of_a_complex_gradient() -> None:
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
 def test_low_precision_models(backend: str) -> None:
-    """Codes of parameters, gradients and momentum are looked at before each step too."""
+    """Codes of parameters, gradients and momentum are checked before each step too."""
 
     def run(change: Change | None, which: int) -> list[Tensor]:
         torch.manual_seed(0)

@@ -1,6 +1,6 @@
-"""Every instruction set writes the bits that digests.json names, on any machine.
+"""Every instruction set writes the bits of digests.json, on any machine.
 
-``python tests/engines/native/test_digests.py`` writes the file anew, by the reference.
+``python tests/engines/native/test_digests.py`` writes the file with the reference.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ OPTIONS = {"LARS8bit": {"momentum": 0.9}, "SGD8bit": {"momentum": 0.9}}
 
 
 def numbers(shape: tuple[int, ...], seed: int) -> Tensor:
-    """Numbers of both signs, made by integers alone, so that no version changes them."""
+    """Numbers of both signs from integers alone, so versions of torch do not change them."""
     i = torch.arange(torch.Size(shape).numel(), dtype=torch.int64) + 7919 * seed
     mixed = (i * 2654435761 + (i * 40503 >> 3)) % 2**32
     return (((mixed >> 8) - 2**23) / 2**23 * 0.5 ** (mixed % 13)).float().reshape(shape)
 
 
 def digest(*tensors: Tensor) -> str:
-    """Of the tensors' bytes."""
+    """Digest of the tensors' bytes."""
     hashed = hashlib.sha256()
     for tensor in tensors:
         hashed.update(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
@@ -48,9 +48,9 @@ def digest(*tensors: Tensor) -> str:
 
 
 def of_spec(spec: str) -> str:
-    """Of codes and values of all sizes."""
+    """Digest of codes and values of all sizes."""
     q = qmaps.quantizer(spec)
-    found = []
+    tensors = []
     for size in SIZES:
         x = numbers((1, size), size)
         x[0, ::11] = 0.0
@@ -60,14 +60,14 @@ def of_spec(spec: str) -> str:
         quantized = q.quantize(
             x if q.map.signed else x.abs(), key=qmaps.RoundingKey(seed=3, step=5)
         )
-        found += [quantized.packed, quantized.dequantize()]
+        tensors += [quantized.packed, quantized.dequantize()]
         x[0, size // 2] = float("nan")  # takes the last code
-        found.append(q.quantize_unchecked(x, key=qmaps.RoundingKey(seed=3)).packed)
-    return digest(*found)
+        tensors.append(q.quantize_unchecked(x, key=qmaps.RoundingKey(seed=3)).packed)
+    return digest(*tensors)
 
 
 def of_rule(name: str) -> str:
-    """Of parameters and states after three steps."""
+    """Digest of parameters and states after three steps."""
     params = [torch.nn.Parameter(numbers(shape, 1)) for shape in ((37, 131), (64, 256), (513,))]
     optimizer = getattr(optim, name)(params, lr=2**-10, **OPTIONS.get(name, {}))
     for step in range(3):

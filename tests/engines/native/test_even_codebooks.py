@@ -1,4 +1,4 @@
-"""Codes of more than 8 bits at every limit of codebooks that are evenly spaced, or nearly so."""
+"""Codes of more than 8 bits at every limit of even and nearly even codebooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVEN = [
 
 
 def moved(at: int, share: float) -> Codebook:
-    """1000 evenly spaced values, one of them moved by a share of the way to the next."""
+    """1000 evenly spaced values; one is moved by a share of the way to the next."""
     values = torch.linspace(-1, 1, 1000, dtype=torch.float64)
     values[at] += share * (values[1] - values[0])
     return Codebook(values, label="moved")
@@ -39,7 +39,7 @@ NEARLY = [
 
 
 def expected(values: Tensor, x: Tensor) -> Tensor:
-    """The nearest code in float64, which has every midpoint; a tie goes to the lower one."""
+    """The nearest code in float64, where every midpoint is exact; a tie takes the lower one."""
     exact = values.double()
     return torch.searchsorted((exact[1:] + exact[:-1]) / 2, x.double())
 
@@ -95,13 +95,13 @@ def test_packed_codes_and_values_are_those_of_the_reference(
     ]  # the last byte is not full
     q = qmaps.Quantizer(PerTensor(), map_, rounding=rounding)
 
-    def made(backend: str) -> tuple[Tensor, Tensor]:
+    def codes_and_values(backend: str) -> tuple[Tensor, Tensor]:
         with use_backend(backend):
             quantized = q.quantize(x, key=qmaps.RoundingKey(seed=3))
             return quantized.packed, quantized.dequantize()
 
-    packed, values = made("reference")
+    packed, values = codes_and_values("reference")
     for isa in each_isa():
-        ours = made("native")
+        ours = codes_and_values("native")
         assert torch.equal(ours[0], packed), isa
         assert torch.equal(ours[1].view(torch.int32), values.view(torch.int32)), isa

@@ -12,7 +12,7 @@ from torch import Tensor
 from qmaps.ops.backends import use_backend
 from qmaps.optim import SM3, Adafactor, Adafactor8bit, AdamW4bitFactor, AdamWFactor
 from qmaps.optim.base import QuantizedOptimizer
-from tests.engines.native.test_optimizer import assert_same, taken  # noqa: F401
+from tests.engines.native.test_optimizer import assert_same, stepped  # noqa: F401
 from tests.optim.ticklish import ticklish_gradient
 
 SHAPES = (
@@ -106,9 +106,9 @@ def trained(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @EVERY
-def test_steps(case: str, dtype: torch.dtype, isa: str, threads: int, taken: list[int]) -> None:  # noqa: F811
+def test_steps(case: str, dtype: torch.dtype, isa: str, threads: int, stepped: list[int]) -> None:  # noqa: F811
     ours = trained(case, "native", dtype)
-    assert taken == [len(SHAPES)] * 3
+    assert stepped == [len(SHAPES)] * 3
     assert_same(ours, expected(case, dtype, SHAPES, 3))
 
 
@@ -120,8 +120,8 @@ def test_tensors_that_threads_share(case: str, isa: str, threads: int) -> None:
 
 
 @EVERY
-def test_zeros_and_what_is_not_finite(case: str, isa: str) -> None:
-    """0 over 0 is 0; NaN and infinity reach what they reach in the reference."""
+def test_zeros_nan_and_infinity(case: str, isa: str) -> None:
+    """0 over 0 is 0; NaN and infinity spread as in the reference."""
 
     def run(backend: str) -> list[Tensor]:
         kind, options = CASES[case]
@@ -152,21 +152,21 @@ def test_zeros_and_what_is_not_finite(case: str, isa: str) -> None:
     ],
     ids=["APOLLO", "Fira", "CAME"],
 )
-def test_what_stays_on_the_reference(
+def test_unsupported_options_step_on_the_reference(
     kind: type[QuantizedOptimizer],
     options: dict[str, Any],
     isa: str,
-    taken: list[int],  # noqa: F811
+    stepped: list[int],  # noqa: F811
 ) -> None:
     params = [torch.ones(64, 40).requires_grad_() for _ in range(2)]
     optimizer = kind(params, **options)
     for p in params:
         p.grad = torch.ones_like(p)
     optimizer.step()
-    assert taken == []
+    assert stepped == []
 
 
-def test_options_that_add_and_take_away_states(isa: str, taken: list[int]) -> None:  # noqa: F811
+def test_options_that_add_and_take_away_states(isa: str, stepped: list[int]) -> None:  # noqa: F811
     def run(backend: str) -> tuple[list[Tensor], QuantizedOptimizer]:
         generator = torch.Generator().manual_seed(0)
         params = [torch.randn(70, 90, generator=generator).requires_grad_() for _ in range(2)]
@@ -181,11 +181,11 @@ def test_options_that_add_and_take_away_states(isa: str, taken: list[int]) -> No
         return params, optimizer
 
     ours = run("native")
-    assert taken == [2, 2, 2, 1, 2]
+    assert stepped == [2, 2, 2, 1, 2]
     assert_same(ours, run("reference"))
 
 
-def test_empty_tensors_are_left_to_the_reference(isa: str, taken: list[int]) -> None:  # noqa: F811
+def test_empty_tensors_are_left_to_the_reference(isa: str, stepped: list[int]) -> None:  # noqa: F811
     for case in ("AdamWFactor", "Adafactor", "SM3"):
         shapes = ((0, 3), (3, 0), (0,), (4, 4))
         ours = trained(case, "native", shapes=shapes, steps=2)

@@ -41,7 +41,7 @@ quantizers = st.integers(2, 8).flatmap(lambda bits: st.sampled_from(_composition
 
 @functools.cache
 def _compositions(bits: int) -> list[Quantizer]:
-    """Every composition, its blocks of sizes with and without a remainder, and each rounding."""
+    """Every composition, with block sizes with and without a remainder, and each rounding."""
     roundings = (Rounding.NEAREST, Rounding.STOCHASTIC)
     return [replace(q, rounding=rounding) for q in compositions(bits) for rounding in roundings]
 
@@ -80,7 +80,7 @@ def tensors(draw: Any) -> Tensor:
 
 
 def quantized(q: Quantizer, x: Tensor) -> tuple[str, list[Tensor]]:
-    """The error, or codes, scales and what they decode to, into plain and into odd memory."""
+    """The error, or codes, scales and decoded values, in plain and in strided memory."""
     try:
         t = q.quantize(x)
     except QmapsError as error:
@@ -117,7 +117,7 @@ KINDS: dict[str, dict[str, changes.Change]] = {
 
 @st.composite
 def plans(draw: Any) -> list[tuple[str, int, str]]:
-    """What happens before each of a few steps: to what, of which parameter, and what."""
+    """Changes before each of a few steps: the kind, the parameter's number, the name."""
     plan = []
     for _ in range(draw(st.integers(2, 5))):
         kind = draw(st.sampled_from(["", *KINDS]))
@@ -147,8 +147,8 @@ def trained(case: Any, specs: Any, dtype: torch.dtype, plan: list[Any]) -> tuple
         p = params[which % len(params)]
         if kind in ("parameter", "state"):
             apply(kind, which, name, optimizer, p)
-        for each in params:
-            each.grad = normal(tuple(each.shape), number).to(each.dtype)
+        for param in params:
+            param.grad = normal(tuple(param.shape), number).to(param.dtype)
         if kind == "gradient":
             apply(kind, which, name, optimizer, p)
         errors.append(changes.outcome(optimizer.step))

@@ -43,7 +43,7 @@ def test_every_size_and_kind_of_data(bits: int, each_isa) -> None:
         weights = torch.rand(n, generator=torch.Generator().manual_seed(n)).double()
         assert_same_fit(bits, x, None, each_isa)
         assert_same_fit(bits, x, weights, each_isa)
-        # Many equal values, whose weights must be added in their order; and zeros of both signs.
+        # Many equal values, with weights to be added in order; and zeros of both signs.
         assert_same_fit(bits, (x * 4).round() / 4, weights, each_isa)
         assert_same_fit(bits, x, weights * (weights > 0.5), each_isa)
         assert_same_fit(bits, x, weights * 0, each_isa)
@@ -66,7 +66,7 @@ def test_any_data(rows: list[tuple[float, float]], bits: int, each_isa) -> None:
 
 
 def test_equal_values_keep_their_order() -> None:
-    """So that prefix sums have the same bits; zeros of both signs are equal."""
+    """Prefix sums then have the same bits; zeros of both signs are equal."""
     g = torch.Generator().manual_seed(0)
     weights = torch.rand(4000, generator=g).double()
     x = (wide((4000,), 0).clamp(-1, 1) * 4).round() / 4

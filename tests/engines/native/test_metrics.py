@@ -1,4 +1,4 @@
-"""Sums, update errors and grids of code pairs are the reference's; their bits depend on nothing."""
+"""Sums, update errors and grids of code pairs equal the reference's, with any threads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 def sums_of(q: qmaps.Quantizer, x: Tensor) -> Sums:
-    """Those of the native engine."""
+    """Sums of the native engine."""
     key = qmaps.RoundingKey() if q.stochastic else None
     measured = dispatch.measure(x, q.normalizer, q.map, key, keep=False)
     assert measured is not None, q
@@ -49,23 +49,23 @@ def sums_of(q: qmaps.Quantizer, x: Tensor) -> Sums:
 
 
 def expected_sums(q: qmaps.Quantizer, x: Tensor) -> Sums:
-    """Of the reference, by torch in float64."""
+    """Sums of the reference, by torch in float64."""
     with use_backend("reference"):
         t = q.quantize(x)
         y = t.dequantize().double().reshape(-1)
     x = x.double().reshape(-1)
     error = (x - y).abs()
-    kept = x != 0
+    nonzero = x != 0
     return Sums(
         x.numel(),
         float(error.sum()),
         float(error.square().sum()),
         float(x.square().sum()),
-        float((error[kept] / x[kept].abs()).sum()),
+        float((error[nonzero] / x[nonzero].abs()).sum()),
         float((y - x).sum()),
         float(error.max()),
-        int(kept.sum()),
-        int((kept & (y == 0)).sum()),
+        int(nonzero.sum()),
+        int((nonzero & (y == 0)).sum()),
         torch.bincount(t.codes().reshape(-1), minlength=q.map.codebook().numel()),
     )
 
@@ -77,7 +77,7 @@ def close(a: float, b: float, rtol: float = RTOL) -> bool:
 def assert_sums(
     q: qmaps.Quantizer, x: Tensor, each_isa: Callable[[], Iterable[str]] = lambda: [""]
 ) -> None:
-    """On the instruction set that is set, or on each."""
+    """Compare sums on the current instruction set, or on each."""
     theirs = expected_sums(q, x)
     for isa in each_isa():
         ours = sums_of(q, x)
@@ -102,7 +102,7 @@ NORMALIZERS = list(helpers.normalizers())
 @pytest.mark.fuzz
 @pytest.mark.parametrize("normalizer", NORMALIZERS, ids=str)
 def test_every_normalizer_and_map(normalizer: qmaps.normalize.base.Normalizer, each_isa) -> None:
-    """Each pair of both with a width and a shape in turns; with all under ``make fuzz``."""
+    """Each pair with a width and a shape in turns; ``make fuzz`` runs all."""
     for width in (4, 8):
         compositions = list(helpers.compositions_of(normalizer, width))
         everything = "QMAPS_FUZZ" in os.environ or len(compositions) < 4
@@ -129,7 +129,7 @@ def test_every_size_and_special_value(spec: str, each_isa, threads: int) -> None
 
 
 def test_values_that_overflow(isa: str) -> None:
-    """A user's codebook may reach beyond float32."""
+    """Values of a user's codebook may exceed float32."""
     q = qmaps.normalize.BlockWise(16) / Codebook([-1e30, -1.0, 0.5, 1e30], label="far")
     x = wide((100,), 0)
     x[3] = 3e38
@@ -193,7 +193,7 @@ def test_sums_have_the_same_bits_for_all_threads_and_instruction_sets(
     assert all(row == results[0] for row in results)
 
 
-def test_what_cannot_be_quantized_is_refused_as_by_the_reference(isa: str, threads: int) -> None:
+def test_bad_elements_are_refused_as_by_the_reference(isa: str, threads: int) -> None:
     cases = (
         *((spec, value) for spec in ("B64/DE@8s", "rank1/DE@4s") for value in (math.nan, math.inf)),
         *(("B64/DE@8u", -1.0), ("logB64/log2@4u", -1.0), ("logB64/log2@4u", math.nan)),
@@ -255,12 +255,12 @@ def moments(seed: int, shape: tuple[int, ...] = (90, 60)) -> tuple[Tensor, Tenso
 
 
 def assert_update_errors(
-    given: Iterable[tuple[Tensor, Tensor, float]], pair: qmaps.algebra.pair.Pair
+    triples: Iterable[tuple[Tensor, Tensor, float]], pair: qmaps.algebra.pair.Pair
 ) -> None:
     ours, theirs = OnePass(), Reference()
     ours.add(Exact.of(torch.ones(9), torch.ones(9), 1.0), torch.zeros(9), torch.zeros(9))
     ours.clear()
-    for m, v, eps in given:
+    for m, v, eps in triples:
         exact = Exact.of(m, v, eps)
         first = m if pair.first is None else pair.first.quantize(m)
         second = v if pair.second is None else pair.second.quantize(v)
@@ -371,8 +371,8 @@ def test_work_side_by_side_keeps_its_order_and_back_end(threads: int) -> None:
         )
     assert [row[:2] for row in actual] == [(i, "reference") for i in range(9)]
     assert {row[2] for row in actual} == {1}
-    few = list(tensors.each(lambda i: tensors.threads(1 << 30), range(3)))
-    assert few == [threads] * 3
+    threads_of_items = list(tensors.each(lambda i: tensors.threads(1 << 30), range(3)))
+    assert threads_of_items == [threads] * 3
     assert tensors.threads(1 << 30) == threads
 
     def fail(i: int) -> int:

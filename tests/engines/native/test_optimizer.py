@@ -1,4 +1,4 @@
-"""Whole optimizer steps have the reference's bits, on every instruction set."""
+"""Optimizer steps have the reference's bits, on every instruction set."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def assert_same(ours, theirs) -> None:
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many parameters each step took natively."""
+def stepped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts of parameters stepped natively, one for each step."""
     counts: list[int] = []
     run = NativePlan.run
 
-    def counted(self, *given) -> None:
+    def counted(self, *arguments) -> None:
         counts.append(len(self._params))
-        run(self, *given)
+        run(self, *arguments)
 
     monkeypatch.setattr(NativePlan, "run", counted)
     return counts
@@ -94,16 +94,16 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("quantizers", QUANTIZERS.values(), ids=QUANTIZERS)
-def test_steps(quantizers, dtype: torch.dtype, each_isa, threads: int, taken: list[int]) -> None:
+def test_steps(quantizers, dtype: torch.dtype, each_isa, threads: int, stepped: list[int]) -> None:
     expected = train("reference", quantizers, dtype)
     fitted = quantizers == QUANTIZERS["fitted"]
     every = len(SHAPES)
     for isa in each_isa():
-        taken.clear()
+        stepped.clear()
         ours = train("native", quantizers, dtype)
         with about(isa):
             # Fits, at steps 1 and 4, are left to the reference, but an empty tensor needs none.
-            assert taken == ([1, every, every, 1, every] if fitted else [every] * 5)
+            assert stepped == ([1, every, every, 1, every] if fitted else [every] * 5)
             assert_same(ours, expected)
 
 
@@ -147,7 +147,7 @@ def test_tensors_that_threads_share(quantizers: str, each_isa, threads: int) -> 
 @pytest.mark.parametrize("make", [LAMB, LARS], ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize("size", [4095, 4096, 4097, 201_703])
 def test_norms_of_tensors_that_threads_share(
-    make: type[QuantizedOptimizer], size: int, each_isa, threads: int, taken: list[int]
+    make: type[QuantizedOptimizer], size: int, each_isa, threads: int, stepped: list[int]
 ) -> None:
     def run(backend: str):
         generator = torch.Generator().manual_seed(0)
@@ -160,10 +160,10 @@ def test_norms_of_tensors_that_threads_share(
 
     expected = run("reference")
     for isa in each_isa():
-        taken.clear()
+        stepped.clear()
         ours = run("native")
         with about(isa):
-            assert taken == [2, 2]
+            assert stepped == [2, 2]
             assert_same(ours, expected)
 
 
@@ -177,7 +177,7 @@ def test_options_and_groups(isa: str) -> None:
 
 
 def test_saved_and_resumed_on_either_engine(isa: str) -> None:
-    whole = train("native", QUANTIZERS["stochastic"], torch.float32, steps=5)
+    uninterrupted = train("native", QUANTIZERS["stochastic"], torch.float32, steps=5)
     for first, second in (("native", "reference"), ("reference", "native")):
         params, optimizer = train(first, QUANTIZERS["stochastic"], torch.float32, steps=3)
         generator = torch.Generator().manual_seed(3)
@@ -196,7 +196,7 @@ def test_saved_and_resumed_on_either_engine(isa: str) -> None:
         with use_backend(second):
             for _ in range(2):
                 step(again, params, generator)
-        assert_same((params, again), whole)
+        assert_same((params, again), uninterrupted)
 
 
 def test_a_copy_has_states_of_its_own(isa: str) -> None:
@@ -205,12 +205,12 @@ def test_a_copy_has_states_of_its_own(isa: str) -> None:
     step(twin, twin_params, torch.Generator().manual_seed(1))
     before = [[part.clone() for part in parts(optimizer.state[p]["exp_avg"])] for p in params]
     step(twin, twin_params, torch.Generator().manual_seed(2))
-    for p, kept in zip(params, before, strict=True):
-        for x, y in zip(parts(optimizer.state[p]["exp_avg"]), kept, strict=True):
+    for p, expected in zip(params, before, strict=True):
+        for x, y in zip(parts(optimizer.state[p]["exp_avg"]), expected, strict=True):
             assert torch.equal(x, y)
 
 
-def test_what_it_cannot_follow_is_left_to_the_reference(taken: list[int], isa: str) -> None:
+def test_unsupported_layouts_step_on_the_reference(stepped: list[int], isa: str) -> None:
     def run(backend: str):
         generator = torch.Generator().manual_seed(0)
         params = [
@@ -224,26 +224,26 @@ def test_what_it_cannot_follow_is_left_to_the_reference(taken: list[int], isa: s
         return params, optimizer
 
     ours = run("native")
-    assert taken == [1, 1, 1]
+    assert stepped == [1, 1, 1]
     assert_same(ours, run("reference"))
 
 
 @pytest.mark.parametrize("quantizers", ["8bit", "4bit", "paper-4bit"])
 def test_bfloat16_parameters_that_round_stochastically(
-    quantizers, taken: list[int], each_isa, threads: int
+    quantizers, stepped: list[int], each_isa, threads: int
 ) -> None:
     options = {"stochastic_rounding": True, "seed": 3}
     quantizers = QUANTIZERS[quantizers]
     expected = train("reference", quantizers, torch.bfloat16, **options)
     for isa in each_isa():
-        taken.clear()
+        stepped.clear()
         ours = train("native", quantizers, torch.bfloat16, **options)
         with about(isa):
-            assert taken == [len(SHAPES)] * 5
+            assert stepped == [len(SHAPES)] * 5
             assert_same(ours, expected)
 
 
-def test_rounding_that_comes_in_the_middle_of_a_run(taken: list[int], isa: str) -> None:
+def test_rounding_that_comes_in_the_middle_of_a_run(stepped: list[int], isa: str) -> None:
     def run(backend: str):
         params, optimizer = train(backend, "8bit", torch.bfloat16, steps=2)
         optimizer.param_groups[0]["stochastic_rounding"] = True
@@ -252,7 +252,7 @@ def test_rounding_that_comes_in_the_middle_of_a_run(taken: list[int], isa: str) 
         return params, optimizer
 
     ours, theirs = run("native"), run("reference")
-    assert taken == [len(SHAPES)] * 3
+    assert stepped == [len(SHAPES)] * 3
     assert_same(ours, theirs)
     nearest = train("reference", "8bit", torch.bfloat16, steps=2)
     step(nearest[1], nearest[0], torch.Generator().manual_seed(0))
@@ -277,7 +277,7 @@ def quantizers_of(family: Family, kind: str) -> object:
 
 
 def of_every_rule() -> Iterator[Any]:
-    """All options of a rule, with one kind of quantizers each; the first options with all kinds."""
+    """All options of a rule, each with one kind of quantizers; the first also with the others."""
     for _, cases in groupby(FUSED, key=lambda case: case[0].name):
         for number, (family, options) in enumerate(cases):
             yield pytest.param(family, options, KINDS[number % len(KINDS)])
@@ -288,7 +288,7 @@ def of_every_rule() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("family", "options", "kind"), of_every_rule(), ids=label)
 def test_every_rule(
-    family: Family, options: dict[str, object], kind: str, taken: list[int], each_isa
+    family: Family, options: dict[str, object], kind: str, stepped: list[int], each_isa
 ) -> None:
     settings = {"make": family.full, "steps": 3, **options}
     late = options.get("initial_accumulator_value", 0) != 0
@@ -296,14 +296,14 @@ def test_every_rule(
     dtype = torch.float32 if kind in {"8bit", "mixed"} else torch.bfloat16
     expected = train("reference", quantizers, dtype, **settings)
     for isa in each_isa():
-        taken.clear()
+        stepped.clear()
         ours = train("native", quantizers, dtype, **settings)
         with about(isa):
-            assert taken == [len(SHAPES)] * (2 if late else 3)
+            assert stepped == [len(SHAPES)] * (2 if late else 3)
             assert_same(ours, expected)
 
 
-def test_groups_with_different_states_in_one_step(taken: list[int], isa: str) -> None:
+def test_groups_with_different_states_in_one_step(stepped: list[int], isa: str) -> None:
     def run(backend: str):
         generator = torch.Generator().manual_seed(0)
         params = [torch.randn(80, 70, generator=generator).requires_grad_() for _ in range(4)]
@@ -322,12 +322,12 @@ def test_groups_with_different_states_in_one_step(taken: list[int], isa: str) ->
         return params, optimizer
 
     ours = run("native")
-    assert taken == [4] * 5
+    assert stepped == [4] * 5
     assert_same(ours, run("reference"))
 
 
 @pytest.mark.parametrize("change", ["parameter", "state", "counter", "gradient", "settings"])
-def test_changes_between_steps_are_seen(change: str, taken: list[int], isa: str) -> None:
+def test_changes_between_steps_are_seen(change: str, stepped: list[int], isa: str) -> None:
     def run(backend: str):
         params, optimizer = train(backend, "8bit", torch.float32, steps=2)
         p = params[1]
@@ -355,7 +355,7 @@ def test_changes_between_steps_are_seen(change: str, taken: list[int], isa: str)
     assert_same(ours, run("reference"))
     # The reference converts states to other quantizers; an empty one has nothing to convert.
     third, fourth = {"settings": (1, 9), "gradient": (9, 8)}.get(change, (9, 9))
-    assert taken == [9, 9, third, fourth, 9]
+    assert stepped == [9, 9, third, fourth, 9]
 
 
 def test_a_gradient_it_does_not_take_changes_nothing(isa: str) -> None:
@@ -364,7 +364,7 @@ def test_a_gradient_it_does_not_take_changes_nothing(isa: str) -> None:
     params[1].grad = torch.ones(70, 90).to_sparse()
     with pytest.raises(TypeError, match="the gradient of parameter 1 of group 0 must be dense"):
         optimizer.step()
-    assert all(torch.equal(p, kept) for p, kept in zip(params, before, strict=True))
+    assert all(torch.equal(p, expected) for p, expected in zip(params, before, strict=True))
     assert float(optimizer.state[params[0]]["step"]) == 2
 
 
@@ -379,7 +379,7 @@ def test_counters_of_a_saved_optimizer_are_numbers_of_their_own(isa: str) -> Non
 @pytest.mark.parametrize("rounding", ["", "+sr"])
 @pytest.mark.parametrize("map_", ["fp16@16", "DE@8"])
 def test_states_without_scales_saturate(map_: str, rounding: str, each_isa) -> None:
-    """Moments above the format's end, then zeros, whose scale is 0, then others again."""
+    """Moments above the format's end, then zeros with a scale of 0, then other values."""
     spec = " + ".join(f"unscaled/{map_}{sign}{rounding}" for sign in "su")
 
     def run(backend: str):

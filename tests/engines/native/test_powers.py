@@ -1,4 +1,4 @@
-"""Blocks whose range a power expands: the reference's bits, in every composition."""
+"""Blocks with a range expanded by a power: the reference's bits, in every composition."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_codes_scales_and_values(
 
 
 def test_golden_exponents(isa: str) -> None:
-    """k = log2(256) / log2(range): of the range 16 that is 2, of 2**20 it is 0.4."""
+    """k = log2(256) / log2(range): 2 for a range of 16, 0.4 for 2**20."""
     q = qmaps.quantizer("powB4r256/e4m3@8s")
     x = torch.tensor([1, 2, -16, 4, 2.0**-20, 1, 0, 1, 3, 3, -3, 3, 0, 0, 0, 0])
     t = q.quantize(x)
@@ -129,8 +129,8 @@ def test_steps(specs: str, dtype: torch.dtype, isa: str, threads: int) -> None:
     assert_same(steps("native"), steps("reference"))
 
 
-def test_what_is_left_to_the_reference() -> None:
-    """Blocks of one element, more than 1024 elements, and codes of more than 8 bits."""
+def test_unsupported_blocks_and_widths() -> None:
+    """Blocks of one element, of more than 1024, and codes of more than 8 bits."""
     four, wide = (qmaps.quantizer(f"tensor/linear@{bits}s").map for bits in (4, 12))
     for size, map_, expected in ((1, four, False), (2, four, True), (1024, four, True),
                                  (1025, four, False), (64, wide, False)):  # fmt: skip

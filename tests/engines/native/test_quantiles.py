@@ -27,7 +27,7 @@ from tests.quantile_data import (
 )
 
 LARGE = 2**17 + 3
-"""Elements that are counted rather than sorted."""
+"""Number of elements for counting instead of sorting."""
 SETTINGS = settings(
     max_examples=40,
     deadline=None,
@@ -36,12 +36,12 @@ SETTINGS = settings(
 
 
 def close(n: int) -> Tensor:
-    """One cell of equal leading bits holds them all."""
+    """All values in one cell of equal leading bits."""
     return 1 + torch.randint(2**14, (n,), generator=generator()) * 2.0**-23
 
 
 def clusters(n: int) -> Tensor:
-    """More cells than ranks, none of which can be left out, and many elements in each."""
+    """More cells than ranks, all of them needed, with many elements in each."""
     return pick(normal(300), n) * (1 + torch.randint(64, (n,), generator=generator()) * 2.0**-23)
 
 

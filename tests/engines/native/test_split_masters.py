@@ -1,4 +1,4 @@
-"""Split master weights on the native engine: on every instruction set the reference's bits."""
+"""Split master weights on the native engine: the reference's bits on every instruction set."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NORMS = ("LAMB", "Adafactor")
 
 
 def trained(case: str, form: str) -> QuantizedOptimizer:
-    """Four steps; the second parameter has subnormal values, and some that are not finite."""
+    """Four steps; the second parameter has subnormal values, NaN and infinity."""
     random = torch.Generator().manual_seed(3)
     shapes = ((70, 300), (16389,), (33, 7))
     values = [torch.randn(shape, generator=random) for shape in shapes]
@@ -54,8 +54,8 @@ def test_steps_as_the_reference(
         with about(isa):
             ours = trained(case, form)
             assert ours.engine_counts().get("reference", 0) == 0
-            for one, other in zip(states(ours), states(expected), strict=True):
-                assert torch.equal(one, other)
+            for actual, exact in zip(states(ours), states(expected), strict=True):
+                assert torch.equal(actual, exact)
             if case in NORMS:
                 assert_same(ours, expected)
 

@@ -1,4 +1,4 @@
-"""Stochastic rounding has the reference's bits wherever a shard begins, and at every extreme."""
+"""Stochastic rounding has the reference's bits for any beginning of a shard, and at extremes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPECS = ("B64/DE@8s", "B256/DE-0@8u", "B100/DE@4s", "logB64/log2@4u", "rank1/lin
          "B64/linear@10s", "B32/quantile@3s", "B256/geometric@8u", "B64xbf16/geometric@4u",
          "B100/geometric@5u", "tensor/geometric@2u", "B64xbf16/mu-law10:linear0@4s")  # fmt: skip
 AT_2_TO_35 = [2**35 - 64, 2**35 - 61]
-"""Elements whose block numbers pass 2**32 within the tensor."""
+"""Offsets of elements with block numbers beyond 2**32 inside the tensor."""
 
 generator = torch.Generator().manual_seed(3)
 BOOKS = [
@@ -37,7 +37,7 @@ def assert_as_reference(q: qmaps.Quantizer, x: Tensor, key: RoundingKey) -> None
 
 @pytest.mark.parametrize("rounding", ["+sr", "+qsr"])
 @pytest.mark.parametrize("spec", SPECS)
-def test_wherever_a_shard_begins(spec: str, rounding: str, isa: str) -> None:
+def test_every_beginning_of_a_shard(spec: str, rounding: str, isa: str) -> None:
     q = qmaps.quantizer(spec + rounding)
     x = torch.randn(37, 131, generator=torch.Generator().manual_seed(1))
     x = x if q.map.signed else x.abs()
@@ -48,7 +48,7 @@ def test_wherever_a_shard_begins(spec: str, rounding: str, isa: str) -> None:
 
 @pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.label)
 @pytest.mark.parametrize("normalizer", ["B64", "B100", "tensor", "B32x8"])
-def test_codes_clipping_and_what_is_not_finite(normalizer: str, book: Codebook, isa: str) -> None:
+def test_codes_clipping_nan_and_infinity(normalizer: str, book: Codebook, isa: str) -> None:
     values = book.codebook()
     signed = bool(values[0] < 0)
     spec = f"{normalizer}/{book.label}@{book.bits}{'s' if signed else 'u'}+sr"
@@ -61,7 +61,7 @@ def test_codes_clipping_and_what_is_not_finite(normalizer: str, book: Codebook, 
     for value in (0.0, float("nan"), float("inf")):
         x[3, 3] = value
         assert_as_reference(q, x, key)
-    # Scales that are too small: half of all values lie outside the codebook.
+    # Scales too small: half of all values lie outside the codebook.
     x[3, 3] = 0.0
     scales = q.normalizer.scales(x * 0.5)
     ours = q.quantize_scaled(x, scales, key=key)

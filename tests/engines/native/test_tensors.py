@@ -56,7 +56,7 @@ def assert_as_reference(
     unchecked: bool = False,
     each_isa: Callable[[], Iterable[str]] = lambda: [""],
 ) -> None:
-    """Hold the engine to the reference, on the instruction set that is set or on each."""
+    """Compare the engine with the reference, on the current instruction set or on each."""
     quantize = q.quantize_unchecked if unchecked else q.quantize
     with use_backend("reference"):
         theirs = quantize(x)
@@ -66,7 +66,7 @@ def assert_as_reference(
             ours = quantize(x)
             values = ours.dequantize()
             with use_backend("reference"):
-                # Decoding by one engine what the other encoded.
+                # One engine decodes the codes of the other.
                 assert same_bits(ours.dequantize(), expected)
             assert torch.equal(ours.packed, theirs.packed)
             assert all(same_bits(a, b) for a, b in zip(ours.scales, theirs.scales, strict=True))
@@ -108,7 +108,7 @@ def test_every_map(rounding: str, each_isa) -> None:
 
 @pytest.mark.parametrize("rounding", ["", "+sr"])
 def test_codes_of_two_bytes(rounding: str, each_isa) -> None:
-    """Every width above 8 bits, ragged ends, scales of every kind."""
+    """Every width above 8 bits, odd sizes, scales of every kind."""
     x = wide((2053,), 2)
     x[7], x[8] = 0.0, -0.0
     for map_ in helpers.formula_maps():
@@ -162,7 +162,7 @@ def test_log2_ranges(spec: str, each_isa, threads: int) -> None:
     ],
 )
 def test_values_at_and_beside_every_threshold(map_: str, each_isa) -> None:
-    """At a scale of 1, so that a threshold is met in every bit."""
+    """The scale is 1, so values meet thresholds in every bit."""
     q = qmaps.quantizer(f"tensor/{map_}")
     limits = thresholds_of(q.map)
     infinity = torch.tensor(math.inf)
@@ -227,13 +227,13 @@ def test_out_is_written_and_bad_input_leaves_it(isa: str, threads: int) -> None:
         assert q.quantize(x, out=t) is t
         assert t.packed.data_ptr() == before
         assert torch.equal(t.packed, q.quantize(x).packed)
-        kept = t.clone()
+        untouched = t.clone()
         bad = x.clone()
         bad[3, 4] = math.nan
         with pytest.raises(qmaps.errors.NonFiniteError, match="1 NaN or infinite"):
             q.quantize(bad, out=t)
-        assert torch.equal(kept.packed, t.packed)
-        assert all(torch.equal(a, b) for a, b in zip(kept.scales, t.scales, strict=True))
+        assert torch.equal(untouched.packed, t.packed)
+        assert all(torch.equal(a, b) for a, b in zip(untouched.scales, t.scales, strict=True))
         y = torch.full((50, 40), 7.0).t()
         assert t.dequantize(out=y) is y
         assert torch.equal(y, t.dequantize())
@@ -249,30 +249,30 @@ def test_out_is_written_and_bad_input_leaves_it(isa: str, threads: int) -> None:
         ("B64xf16/DE@4s+sr", 20_001),
         ("logB32/log2@4u", 20_001),
         ("B64/linear0@12s", 20_001),
-        ("B128/DE@4s", 2**20 + 777),  # the codes that it replaces are kept past the caches
+        ("B128/DE@4s", 2**20 + 777),  # replaced codes are kept past the caches
         ("B256/DE-0@8u", 2**20 + 777),
         # Too many to be kept: the input is looked at first.
         pytest.param("B2048/DE@8s", 2**24 + 8, marks=pytest.mark.slow),
     ],
 )
-def test_what_was_overwritten_comes_back(spec: str, numel: int, each_isa, threads: int) -> None:
-    """Bad elements at the end are found when nearly all codes have been replaced."""
+def test_overwritten_codes_are_restored(spec: str, numel: int, each_isa, threads: int) -> None:
+    """The engine meets bad elements at the end, after it has replaced most codes."""
     q = qmaps.quantizer(spec)
     x = wide((numel,), 5).abs()
     t = q.quantize(x)
-    kept = t.clone()
-    other = x.flip(0) * 3
+    before = t.clone()
+    bad = x.flip(0) * 3
     for value in (math.nan, -math.inf, *(() if q.map.signed else (-1.0,))):
-        other[-1] = value
+        bad[-1] = value
         for isa in each_isa():
             with pytest.raises(qmaps.QmapsError):
-                q.quantize(other, out=t)
-            for a, b in zip((t.packed, *t.scales), (kept.packed, *kept.scales), strict=True):
+                q.quantize(bad, out=t)
+            for a, b in zip((t.packed, *t.scales), (before.packed, *before.scales), strict=True):
                 assert torch.equal(a.view(torch.uint8), b.view(torch.uint8)), isa
-    other[-1] = 1.0
+    bad[-1] = 1.0
     for isa in each_isa():
-        q.quantize(other, out=t)
-        assert torch.equal(t.packed, q.quantize(other).packed), isa
+        q.quantize(bad, out=t)
+        assert torch.equal(t.packed, q.quantize(bad).packed), isa
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_what_was_overwritten_comes_back(spec: str, numel: int, each_isa, thread
 )
 @pytest.mark.parametrize("at", [0, 700, 2050])
 def test_signs_under_unsigned_maps(spec: str, at: int, each_isa) -> None:
-    """-0 is no negative number; one of those, or NaN of either sign, is found in any block."""
+    """-0 is not negative; a negative number, or NaN of either sign, is found in any block."""
     q = qmaps.quantizer(spec)
     x = wide((2051,), 6).abs()
     x[at] = -0.0
@@ -314,7 +314,7 @@ def test_signs_under_unsigned_maps(spec: str, at: int, each_isa) -> None:
     ],
 )
 def test_tensors_larger_than_caches(spec: str, each_isa) -> None:
-    """Those are stored past the caches, in whole lines, wherever the output begins."""
+    """The engine stores them past the caches, in full lines, from any address."""
     x = torch.randn(2**22 + 1000, generator=torch.Generator().manual_seed(0))
     q = qmaps.quantizer(spec)
     x = x if q.map.signed else x.abs()
@@ -397,8 +397,8 @@ def test_of_equal_values_the_lowest_code_is_taken(
     # And nothing but codes is otherwise than without them.
     distinct = sorted(set(map_.codes))
     if len(distinct) > 1:
-        other = Codebook(distinct, label="plain", signed=True)
-        plain = qmaps.Quantizer(q.normalizer, other, rounding=q.rounding)
+        without_duplicates = Codebook(distinct, label="plain", signed=True)
+        plain = qmaps.Quantizer(q.normalizer, without_duplicates, rounding=q.rounding)
         assert torch.equal(q.quantize(x).dequantize(), plain.quantize(x).dequantize())
 
 
@@ -407,8 +407,8 @@ def test_of_equal_values_the_lowest_code_is_taken(
 def test_codebooks_fitted_to_few_values(map_: str, rounding: str, each_isa) -> None:
     q = qmaps.quantizer(f"tensor/{map_}{rounding}")
     generator = torch.Generator().manual_seed(0)
-    few = torch.randint(1, 4, (300,), generator=generator).float()
-    for x in (torch.ones(8), torch.zeros(70), few, torch.rand(9, generator=generator)):
+    repeated = torch.randint(1, 4, (300,), generator=generator).float()
+    for x in (torch.ones(8), torch.zeros(70), repeated, torch.rand(9, generator=generator)):
         assert_as_reference(q, x, each_isa=each_isa)
 
 
@@ -456,7 +456,7 @@ def test_formats_of_minima(suffix: str, rounding: str, each_isa, threads: int) -
 
 
 def test_scales_that_threads_share_out(threads: int, each_isa) -> None:
-    """More of them than a thread takes at a time; their ends lie in the last and the first part."""
+    """More scales than one thread takes at a time, with the ends in different parts."""
     x = wide((70_001,), 2).clamp(-1e3, 1e3)
     x[1], x[0], x[-1] = 1e4, 0.0, 1e-9
     x[-2] = 0.0
@@ -495,7 +495,7 @@ def test_scales_at_the_ends_of_their_formats(suffix: str, each_isa) -> None:
         for block in ("B4", "col"):
             q = qmaps.quantizer(f"{block}{suffix}/DE@8s")
             assert_as_reference(q, broken, unchecked=True, each_isa=each_isa)
-            # Fits of few different values end with equal ones, of which NaN takes the last.
+            # Fits of few different values end with equal ones; NaN takes the last.
             equal = Codebook([-1.0, 0.0, *[1.0] * 6], per_tensor=True)
             q = qmaps.Quantizer(q.normalizer, equal)
             assert_as_reference(q, broken, unchecked=True, each_isa=each_isa)
@@ -544,7 +544,7 @@ def test_rounding_to_a_format_is_that_of_torch(dtype: torch.dtype, each_isa) -> 
 
 
 def test_codes_that_a_format_does_not_have(each_isa) -> None:
-    """They stand for the last value, as in every codebook."""
+    """They decode to the last value, as in every codebook."""
     q = qmaps.quantizer("bf16")
     t = q.quantize(torch.ones(65536))
     t.packed.copy_(torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.uint8))

@@ -1,4 +1,4 @@
-"""The engine's threads: after a fork, for callers at the same time, and when the process ends."""
+"""The engine's threads: after a fork, with several callers, and at exit."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_callers_at_the_same_time_get_the_same_bits() -> None:
 
 
 def test_no_races_under_the_thread_sanitizer(tmp_path: Path) -> None:
-    """The pool by itself, called from several threads; the sanitizer exits with 66 at a race."""
+    """The pool alone, called from several threads; a race makes the sanitizer exit with 66."""
     compiler = shutil.which("c++")
     root, program = Path(__file__).parents[3], tmp_path / "races"
     sources = (
@@ -109,7 +109,7 @@ def test_no_races_under_the_thread_sanitizer(tmp_path: Path) -> None:
         r"2000 calls, 0 wrong, (\d+) items by threads of the pool\n", outcome.stdout
     )
     assert count is not None, outcome.stdout
-    # Callers that do everything themselves race with nobody. Of some 199,000 items the pool's
+    # Callers without help from the pool cannot race. Of some 199,000 items the pool's
     # threads take a few thousand here, on one busy processor too.
     assert int(count[1]) > 0
 
@@ -134,7 +134,7 @@ def test_bits_for_any_number_of_threads(threads: int) -> None:
 
 
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor has no such mode")
-def test_subnormals_are_kept_whatever_torch_is_told() -> None:
+def test_subnormals_are_kept_under_torchs_flush_mode() -> None:
     before = torch.get_num_threads()
     gradient = torch.full((300_000,), 1e-40)
 
@@ -146,7 +146,7 @@ def test_subnormals_are_kept_whatever_torch_is_told() -> None:
         optimizer.step()
         return optimizer.state[param]["exp_avg"]
 
-    expected = moment(2)  # with threads that do not have the mode
+    expected = moment(2)  # with threads without the mode
     assert bool((expected > 0).all())
     torch.set_flush_denormal(True)
     try:

@@ -1,4 +1,4 @@
-"""Triton's interpreter for the tests of this folder that run kernels."""
+"""Triton's interpreter for tests with kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qmaps.ops.backends import use_backend
 
 @pytest.fixture
 def interpreter() -> Iterator[None]:
-    """Run kernels on CPU tensors, in the interpreter, which the tests' conftest.py turns on."""
+    """Run kernels on CPU tensors in the interpreter; tests/conftest.py turns it on."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed: pip install torch-qmaps[triton]")
     if not engine.interpreting():

@@ -1,4 +1,4 @@
-"""Steps of two optimizers beside each other: in Triton's interpreter and on the reference."""
+"""Steps of two optimizers in parallel: in Triton's interpreter and on the reference."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Pair:
     ) -> None:
         self.dtype = FLOATS[dtype]
         self.params = [self._params(sizes) for _ in range(2)]
-        given = {"min_quantized_size": 0, **options}
-        self.ours, self.theirs = (kind(params, **given) for params in self.params)
+        settings = {"min_quantized_size": 0, **options}
+        self.ours, self.theirs = (kind(params, **settings) for params in self.params)
 
     def _params(self, sizes: Sequence[Size]) -> list[torch.nn.Parameter]:
         params = []
-        for number, given in enumerate(sizes):
-            shape = (given,) if isinstance(given, int) else given
+        for number, size_or_shape in enumerate(sizes):
+            shape = (size_or_shape,) if isinstance(size_or_shape, int) else size_or_shape
             size = math.prod(shape)
             memory = torch.zeros(size + number % 2, dtype=self.dtype)
             values = every_exponent(size, number).clamp(-1e4, 1e4)
@@ -66,9 +66,9 @@ class Pair:
             assert states.keys() == self.ours.state[ours].keys()
             for name, value in states.items():
                 pairs = zip(parts(self.ours.state[ours][name]), parts(value), strict=True)
-                for one, other in pairs:
-                    assert one.dtype == other.dtype, name
-                    assert differing(one, other) == 0, name
+                for actual, expected in pairs:
+                    assert actual.dtype == expected.dtype, name
+                    assert differing(actual, expected) == 0, name
 
 
 def parts(value: Tensor | QuantizedTensor) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Compiled without a GPU: what bits hang on, in the code for NVIDIA's and AMD's GPUs."""
+"""Code for NVIDIA's and AMD's GPUs, compiled without a GPU: operations that affect bits."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def compiled(change: str, arch: str, rule: str = "AdamW", states: str = "8bit") 
         [sys.executable, "-c", CODE, change, arch, rule, states],
         capture_output=True, text=True, check=True, env=environment,
     )  # fmt: skip
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return results
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "gfx942"])
 def test_bits_are_kept(arch: str) -> None:
-    found = compiled("", arch)
-    assert found["faults"] == []
-    assert found["spills"] == 0
+    results = compiled("", arch)
+    assert results["faults"] == []
+    assert results["spills"] == 0
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "gfx942"])

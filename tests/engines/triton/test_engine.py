@@ -1,4 +1,4 @@
-"""The choice of the Triton engine, and what it refuses. Few of these tests need Triton."""
+"""The choice of the Triton engine, and its refusals. Few of these tests need Triton."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ def test_cpu_tensors_need_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> No
     [
         (None, "", False, True),  # such as AMD's GPUs, or without NVRTC
         (object(), "", False, False),
-        (object(), "", True, True),  # for rules that CUDA does not have
+        (object(), "", True, True),  # for rules without CUDA kernels
         (object(), "triton", False, True),
         (None, "cuda", False, True),
         (None, "reference", False, False),
     ],
 )
-def test_which_engine_runs_on_a_gpu(
+def test_the_engine_of_a_gpu(
     monkeypatch: pytest.MonkeyPatch, cuda: object, wanted: str, also: bool, runs: bool
 ) -> None:
     from qmaps.ops import backends
@@ -145,5 +145,5 @@ def test_deterministic_algorithms(interpreter: None) -> None:
 
 
 def test_backends_have_a_reason() -> None:
-    (found,) = [backend for backend in qmaps.backends() if backend.name == "triton"]
-    assert found.reason
+    (triton,) = [backend for backend in qmaps.backends() if backend.name == "triton"]
+    assert triton.reason

@@ -69,12 +69,12 @@ def test_quantizers(spec: str, dtype: str) -> None:
         x = every_exponent(shape[0] * shape[-1] if len(shape) > 1 else shape[0], 5).view(shape)
         x = (x if q.map.signed else x.abs()).clamp(-6e4, 6e4).to(FLOATS[dtype])
         assert TRITON.supports(q.normalizer, q.map, shape)
-        made = q.quantize(x)
-        decoded = q.dequantize(made, out=torch.empty_like(x))
+        quantized = q.quantize(x)
+        decoded = q.dequantize(quantized, out=torch.empty_like(x))
         with use_backend("reference"):
             expected = q.quantize(x)
-            assert differing(made.packed, expected.packed) == 0
-            assert differing(made.scales[0], expected.scales[0]) == 0
+            assert differing(quantized.packed, expected.packed) == 0
+            assert differing(quantized.scales[0], expected.scales[0]) == 0
             assert differing(decoded, q.dequantize(expected, out=torch.empty_like(x))) == 0
 
 

@@ -15,12 +15,12 @@ from tests.engines.triton.test_trace import Own
 pytestmark = pytest.mark.usefixtures("interpreter")
 
 
-def check(pair: Pair, steps: int = 2, left: int = 0) -> None:
+def check(pair: Pair, steps: int = 2, unsupported: int = 0) -> None:
     for step in range(steps):
         pair.step(step)
         pair.check()
     counts = pair.ours.engine_counts()
-    assert counts.get("triton", 0) == len(pair.params[0]) - left, counts
+    assert counts.get("triton", 0) == len(pair.params[0]) - unsupported, counts
 
 
 def test_whole_ragged_and_unaligned_tiles() -> None:
@@ -54,14 +54,14 @@ def test_an_optimizer_of_ones_own() -> None:
     check(Pair(Signed, (70,), "float32", state_quantizers="8bit"))
 
 
-def test_what_no_kernel_has_steps_on_the_reference() -> None:
+def test_untraceable_rules_step_on_the_reference() -> None:
     class Centered(Own):
         def change(self, p: Any, g: Any, m: Any, s: Any) -> None:
             m.mul_(0.9).add_(g * 0.1)
             p.sub_((m - m.mean()) * s["lr"])
 
     pair = Pair(Centered, (70,), "float32", state_quantizers="8bit")
-    check(pair, steps=1, left=1)
+    check(pair, steps=1, unsupported=1)
     reason = "reference: its rule cannot be traced: it calls mean"
     assert pair.ours.engine_counts(reasons=True) == {reason: 1}
 

@@ -1,4 +1,4 @@
-"""Quantized tensors in Triton's interpreter: ties, and numbers that are not finite."""
+"""Quantized tensors in Triton's interpreter: ties, NaN and infinity."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def test_ties_and_their_neighbours(spec: str) -> None:
     )
     x = x.clamp(min=-1 if q.map.signed else 0)
     key = RoundingKey(seed=7, step=123)
-    made = q.quantize(x, key=key)
-    decoded = made.dequantize()
+    quantized = q.quantize(x, key=key)
+    decoded = quantized.dequantize()
     with use_backend("reference"):
         expected = q.quantize(x, key=key)
-        assert differing(made.packed, expected.packed) == 0
+        assert differing(quantized.packed, expected.packed) == 0
         assert differing(decoded, expected.dequantize()) == 0
 
 
@@ -53,8 +53,8 @@ def test_numbers_that_are_not_finite_take_the_codes_of_the_reference() -> None:
     x[200] = torch.tensor(-1, dtype=torch.int32).view(torch.float32)  # NaN with a sign
     for spec in ("B64xbf16/DE@4s", "B64/DE@8s+sr", "B64xf16/linear@4s", "B64xe8m0/linear@4s"):
         q = qmaps.quantizer(spec)
-        made = q.quantize_unchecked(x)
+        quantized = q.quantize_unchecked(x)
         with use_backend("reference"):
             expected = q.quantize_unchecked(x)
-        assert differing(made.packed, expected.packed) == 0, spec
-        assert differing(made.scales[0], expected.scales[0]) == 0, spec
+        assert differing(quantized.packed, expected.packed) == 0, spec
+        assert differing(quantized.scales[0], expected.scales[0]) == 0, spec

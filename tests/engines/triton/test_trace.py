@@ -27,10 +27,10 @@ def params() -> list[torch.nn.Parameter]:
 
 
 def test_lines_are_in_the_order_of_the_rule() -> None:
-    made = traced(optim.Lion(params()))
-    assert made.lines[:4] == ("x0 = p * s0", "x1 = v0 * s1", "x2 = g * s2", "x3 = x1 + x2")
-    assert made.param == "x9"
-    assert made.states == {"exp_avg": "x12"}
+    program = traced(optim.Lion(params()))
+    assert program.lines[:4] == ("x0 = p * s0", "x1 = v0 * s1", "x2 = g * s2", "x3 = x1 + x2")
+    assert program.param == "x9"
+    assert program.states == {"exp_avg": "x12"}
 
 
 def test_division_and_roots_are_those_of_ieee() -> None:
@@ -55,24 +55,24 @@ def test_numbers_of_scalars_are_computed_by_the_host() -> None:
     def rule(_: Any, param: Any, grad: Any, states: States, s: dict[str, float]) -> None:
         param.sub_(grad * ((1 - s["beta"]) / s["count"] ** 2))
 
-    made = trace(rule, [], {"beta": 0.9, "count": 3.0})
-    assert made.lines == ("x0 = g * s0", "x1 = p - x0")
-    assert made.arguments({"beta": 0.75, "count": 4.0}) == [0.25 / 16]
+    program = trace(rule, [], {"beta": 0.9, "count": 3.0})
+    assert program.lines == ("x0 = g * s0", "x1 = p - x0")
+    assert program.arguments({"beta": 0.75, "count": 4.0}) == [0.25 / 16]
 
 
 def test_one_tensor_under_two_names() -> None:
     def rule(_: Any, param: Any, grad: Any, states: States, s: dict[str, float]) -> None:
         m = states["m"]
-        other = m
+        alias = m
         m.mul_(s["beta"]).add_(grad)
-        param.sub_(other)
+        param.sub_(alias)
 
-    made = trace(rule, ["m"], {"beta": 0.9})
-    assert made.lines == ("x0 = v0 * s0", "x1 = x0 + g", "x2 = p - x1")
+    program = trace(rule, ["m"], {"beta": 0.9})
+    assert program.lines == ("x0 = v0 * s0", "x1 = x0 + g", "x2 = p - x1")
 
 
 class Own(QuantizedOptimizer):
-    """An optimizer of one's own, whose update is `change`."""
+    """An optimizer with `change` as its update."""
 
     states = {"m": optim.State(signed=True)}  # noqa: RUF012
 

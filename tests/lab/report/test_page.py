@@ -1,4 +1,4 @@
-"""The page of a run: what its first screen answers, and what a click opens."""
+"""The page of a run: the answer on its first screen, and details behind clicks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tensors = {name: moments(64, 80, seed) for seed, name in enumerate(NAMES)}
     tensors[NAMES[0]]["exp_avg_sq"][3] *= 1e4  # an outlier row
     for state in tensors[NAMES[1]].values():
-        state[:8] = 0  # rows that no gradient reached
+        state[:8] = 0  # rows without gradients
     states = CapturedStates.from_tensors(tensors)
     folder = tmp_path_factory.mktemp("page")
     recommend_for(states, folder, min_quantized_size=4096)
@@ -214,13 +214,13 @@ def test_a_page_without_names_warns(run: Path, tmp_path: Path) -> None:
 
 def test_a_run_of_an_earlier_version_or_without_a_step_cost(run: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
-    for cost, told, gradients, shown in (
+    for cost, verdict, gradients, shown in (
         (0.01, "safe", "recorded", "unproven"),
         (0.0001, "safe", "recorded", "clean"),
         (0.0001, "safe", "simulated", "unproven"),
         (None, "unsafe", "recorded", "unsafe"),
     ):
-        changed = {**summary(run), "step_cost": cost, "verdict": told, "gradients": gradients}
+        changed = {**summary(run), "step_cost": cost, "verdict": verdict, "gradients": gradients}
         write_record(folder / "recommend" / "summary.json", changed)
         page = report.write(folder).read_text()
         assert f'<span class="verdict {shown}">{shown}</span>' in page
@@ -257,39 +257,39 @@ def test_one_seed_stands_beside_the_committed_interval(run: Path, tmp_path: Path
     losses = pd.DataFrame({"run": list(differences), "difference": list(differences.values()),
                            "mean": 2.0, "state_mib": 1.0, "nonfinite": 0})  # fmt: skip
     losses.to_parquet(folder / "frames" / "losses.parquet")
-    about = {
+    record = {
         "workload": "stdlib-lm", "architecture": "GPT on bytes", "data": "files of <Python>",
         "steps": 250, "settings": {"lr": 0.001}, "parameters": 1234, "seed": 3, "command": "",
         "captured_step": 250, "machine": "", "unit": "nats",
         "versions": {"qmaps": "1", "torch": "2", "python": "3"},
         "trained": {"paper-4bit": "paper", "recommended": "mine"},
     }  # fmt: skip
-    write_record(folder / "about.json", about)
+    write_record(folder / "about.json", record)
     page = report.write(folder).read_text()
-    own = "-0.0032 (-0.0303 to +0.0238), 8 seeds"
-    assert f"No interval is committed for this pair; that of paper is {own}." in page
+    interval = "-0.0032 (-0.0303 to +0.0238), 8 seeds"
+    assert f"No interval is committed for this pair; that of paper is {interval}." in page
     rows = re.findall(r"<tr>.*?</tr>", page[page.index('id="losses"') :], re.DOTALL)
     assert "<b>" not in "".join(rows)
     (row,) = (row for row in rows if ">paper<" in row)
-    assert re.findall(r">([^<>]+)</td>", row)[:3] == ["paper", "+0.0235", own]
+    assert re.findall(r">([^<>]+)</td>", row)[:3] == ["paper", "+0.0235", interval]
     top = page[: page.index("<nav>")]
     assert re.findall(r"<dt>(.*?)</dt>", top) == ["Model", "Data", "Step"]
     assert "GPT on bytes, 1,234 parameters" in top
     assert "<dd>files of &lt;Python&gt;</dd>" in top
     # Of other steps nothing is committed.
-    write_record(folder / "about.json", {**about, "steps": 80})
-    assert own not in report.write(folder).read_text()
+    write_record(folder / "about.json", {**record, "steps": 80})
+    assert interval not in report.write(folder).read_text()
 
 
 def test_a_preset_has_the_pair_that_the_run_had() -> None:
-    """Runs of version 0.3 trained other pairs under the names of presets."""
+    """Presets of version 0.3 had other pairs."""
     pairs = pd.DataFrame({"preset": ["4bit", ""], "quantizer": ["old + old", "B1/nf4@4s + 32-bit"]})
     answered = {"pairs": pairs, "mixed": 1, "main": "B1/nf4@4s + 32-bit"}
-    about = {"trained": {"4bit": "four", "8bit": "eight", "recommended": "mine"}}
+    record = {"trained": {"4bit": "four", "8bit": "eight", "recommended": "mine"}}
     expected = {"four": "old + old", "mine": "B1/nf4@4s + 32-bit"}
-    assert pages._pairs(about, answered) == expected
-    assert pages._pairs(about, {**answered, "mixed": 2}) == {"four": "old + old"}
-    assert pages._pairs(about, None) == {}
+    assert pages._pairs(record, answered) == expected
+    assert pages._pairs(record, {**answered, "mixed": 2}) == {"four": "old + old"}
+    assert pages._pairs(record, None) == {}
 
 
 def test_committed_intervals_are_those_of_the_report() -> None:
@@ -305,7 +305,7 @@ def test_committed_intervals_are_those_of_the_report() -> None:
             ]  # fmt: skip
 
 
-def test_the_page_says_what_a_verdict_means_and_what_costs_most(run: Path, page: str) -> None:
+def test_the_page_explains_the_verdict_and_the_largest_cost(run: Path, page: str) -> None:
     said = summary(run)
     means = meaning(said["verdict"], said["step_cost"], said["gradients"])
     badge = f'<span class="verdict {said["verdict"]}">{said["verdict"]}</span>'
@@ -332,15 +332,15 @@ def test_the_smallest_pair_that_halves_the_cost_mends_a_tensor() -> None:
     full, eight, four, six = "32-bit + 32-bit", "a + b", "c + d", "e + f"
     options = {full: (800, 0.0), eight: (200, 2.0), four: (110, 0.4), six: (150, 0.1)}
     tensors = pd.DataFrame(
-        [chosen_row("rare", spec, *about, spec == eight) for spec, about in options.items()]
+        [chosen_row("rare", spec, *sizes, spec == eight) for spec, sizes in options.items()]
         + [chosen_row("other", spec, n, 0.1, spec == eight) for spec, (n, _) in options.items()]
     )
     pairs = pd.DataFrame({"quantizer": [eight, four, six], "diagnostic": False})
-    told = answers._costliest(tensors, pairs)
-    assert told is not None
-    assert (told["name"], told["pair"], told["share"]) == ("rare", eight, "100%")
-    assert (told["mend"], told["times"], told["more"]) == (four, "25", "90 bytes less")
-    assert told["code"] == 'overrides={"rare": {"exp_avg": "c", "exp_avg_sq": "d"}}'
+    answer = answers._costliest(tensors, pairs)
+    assert answer is not None
+    assert (answer["name"], answer["pair"], answer["share"]) == ("rare", eight, "100%")
+    assert (answer["mend"], answer["times"], answer["more"]) == (four, "25", "90 bytes less")
+    assert answer["code"] == 'overrides={"rare": {"exp_avg": "c", "exp_avg_sq": "d"}}'
     assert answers._costliest(tensors, pairs.assign(diagnostic=True))["mend"] is None
     assert answers._costliest(tensors[tensors["parameter"] == "rare"], pairs) is None
 
@@ -358,7 +358,7 @@ NARROW = """
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
-def test_what_decides_is_seen_on_a_narrow_screen(run: Path) -> None:
+def test_a_narrow_screen_shows_the_verdicts(run: Path) -> None:
     actual, console = look(run / "report.html", more=NARROW, width=500)
     assert console == []
     assert (actual["chosen"], actual["verdicts"], actual["states"]) == (True, True, False)

@@ -57,19 +57,19 @@ def test_the_split_is_by_file_and_does_not_change() -> None:
 def test_no_file_is_on_both_sides(library: Path) -> None:
     for i in range(200):
         write(library, f"module{i}.py", f"# {i:04d}\n".encode() * 2000)
-    both = corpus.load()
+    texts = corpus.load()
     train, validation = (
         {line for line in part.tobytes().replace(b"\0", b"").split(b"\n") if line}
-        for part in (both.train, both.validation)
+        for part in (texts.train, texts.validation)
     )
     assert not train & validation
     assert len(train) + len(validation) == 200
     assert validation == {
         f"# {i:04d}".encode() for i in range(200) if corpus.is_validation(f"module{i}.py")
     }
-    # In the order of the paths, whatever that of the file system is.
+    # In the order of the paths, for any file system.
     order = sorted(f"module{i}" for i in range(200) if not corpus.is_validation(f"module{i}.py"))
-    first = both.train.tobytes().split(b"\0")
+    first = texts.train.tobytes().split(b"\0")
     assert [int(part[2:6]) for part in first] == [int(name[6:]) for name in order]
 
 

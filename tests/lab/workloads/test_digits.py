@@ -24,10 +24,10 @@ def test_the_images() -> None:
 
 def test_training_never_sees_a_held_out_image() -> None:
     pixels, _ = digits.images()
-    seen = {tuple(image.flatten().tolist()) for s in range(100) for image in WORK.batch(s, 0)[0]}
+    images = {tuple(image.flatten().tolist()) for s in range(100) for image in WORK.batch(s, 0)[0]}
     held_out = {tuple(image.flatten().tolist()) for image in pixels[: digits.VALIDATION]}
-    assert len(seen) > 1300
-    assert not seen & held_out
+    assert len(images) > 1300
+    assert not images & held_out
 
 
 def test_an_oracle_is_right_everywhere() -> None:

@@ -28,7 +28,7 @@ STEPS = 8
 
 @pytest.fixture
 def _sigint() -> Iterator[None]:
-    """Put back what a process for a training ignores."""
+    """Restore the handler of Ctrl-C; processes for trainings ignore it."""
     before = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, before)
@@ -36,13 +36,13 @@ def _sigint() -> Iterator[None]:
 
 @contextmanager
 def slow(optimizer: torch.optim.Optimizer, _: nn.Module) -> Iterator[None]:
-    """A hook that gives the main process the time to stop a run."""
+    """A hook that sleeps, so the main process can stop a run."""
     optimizer.register_step_post_hook(lambda *_: time.sleep(0.1))
     yield
 
 
 class UnpicklableError(Exception):
-    """An error that pickles, and cannot be made from its pickle."""
+    """An error that pickles and fails to unpickle."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(first + second)
@@ -53,7 +53,7 @@ def failing(optimizer: torch.optim.Optimizer, _: nn.Module) -> None:
 
 
 def dying(optimizer: torch.optim.Optimizer, _: nn.Module) -> None:
-    """A hook that ends the process, as the system does for lack of memory."""
+    """A hook that kills the process, like the system when memory runs out."""
     os._exit(9)
 
 
@@ -71,7 +71,11 @@ def test_a_run_in_a_process_stops_and_resumes_with_the_bits_of_this_one(tmp_path
     assert (folder / "checkpoint.pt").exists()
     steps: list[tuple[object, ...]] = []
     (resumed,) = compare(
-        WORK, [ENTRANT], **options, hooks=hooks, progress=lambda *told: steps.append(told[:3])
+        WORK,
+        [ENTRANT],
+        **options,
+        hooks=hooks,
+        progress=lambda *progress: steps.append(progress[:3]),
     )
     assert 1 < steps[0][1] <= STEPS
     assert steps[-1] == (ENTRANT.label, STEPS, STEPS)

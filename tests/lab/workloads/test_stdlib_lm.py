@@ -37,18 +37,18 @@ def test_batches_are_pieces_of_the_training_files() -> None:
 
 
 def test_validation_looks_at_held_out_files_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    batches = []
 
     class Looking(Uniform):
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            seen.append(tokens)
+            batches.append(tokens)
             return super().forward(tokens)
 
     TINY.validate(Looking())
-    assert len(seen) == TINY.validation_batches
+    assert len(batches) == TINY.validation_batches
     text = corpus.load().validation.tobytes()
-    assert all(bytes(sequence) in text for tokens in seen for sequence in tokens.tolist())
-    assert not torch.equal(seen[0], seen[1])
+    assert all(bytes(sequence) in text for tokens in batches for sequence in tokens.tolist())
+    assert not torch.equal(batches[0], batches[1])
 
 
 def test_the_loss_is_cross_entropy_per_byte() -> None:
@@ -79,8 +79,8 @@ def test_the_stable_embedding_is_an_option() -> None:
     assert work == dataclasses.replace(TINY, stable_embedding=True)
     assert work.settings() == {**TINY.settings(), "stable_embedding": True}
     memory = AdamW4bit(work.model(0).named_parameters(), min_quantized_size=0).memory()
-    kept = {row.parameter for row in memory if row.quantizer is None}
-    assert kept == {"tokens.weight", "tokens.norm.weight", "tokens.norm.bias"}
+    in_32_bits = {row.parameter for row in memory if row.quantizer is None}
+    assert in_32_bits == {"tokens.weight", "tokens.norm.weight", "tokens.norm.bias"}
     with pytest.raises(BadValueError) as caught:
         workloads.get("stdlib-lm-tiny", stable_embedding=1)
     assert str(caught.value) == "stable_embedding=1 must be True or False"

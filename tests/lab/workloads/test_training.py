@@ -33,14 +33,14 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory):
+def finished(tmp_path_factory: pytest.TempPathFactory):
     torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("whole")
     return out, run(out)
 
 
-def test_a_run_records_losses_and_learns(whole) -> None:
-    out, result = whole
+def test_a_run_records_losses_and_learns(finished) -> None:
+    out, result = finished
     train_losses = [r["value"] for r in result.losses if r["split"] == "train"]
     assert len(train_losses) == STEPS
     assert train_losses[-1] < train_losses[0]
@@ -53,22 +53,22 @@ def test_a_run_records_losses_and_learns(whole) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 5, 8])
-def test_ctrl_c_and_resume_is_bit_for_bit(at: int, whole, tmp_path: Path) -> None:
+def test_ctrl_c_and_resume_is_bit_for_bit(at: int, finished, tmp_path: Path) -> None:
     def press(step: int, steps: int, loss: float) -> None:
         if step == at:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, progress=press)
-    seen = []
-    resumed = run(tmp_path, progress=lambda step, *_: seen.append(step))
-    assert seen[0] == at + 1
-    assert resumed == whole[1]
-    ours, theirs = weights(tmp_path), weights(whole[0])
+    later_steps = []
+    resumed = run(tmp_path, progress=lambda step, *_: later_steps.append(step))
+    assert later_steps[0] == at + 1
+    assert resumed == finished[1]
+    ours, theirs = weights(tmp_path), weights(finished[0])
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_ctrl_c_within_a_step_waits_for_its_end(whole, tmp_path: Path) -> None:
+def test_ctrl_c_within_a_step_waits_for_its_end(finished, tmp_path: Path) -> None:
     class Pressing(type(TINY)):
         name = TINY.name
 
@@ -82,17 +82,17 @@ def test_ctrl_c_within_a_step_waits_for_its_end(whole, tmp_path: Path) -> None:
     options = {"label": "x", "steps": STEPS, "validate_every": 6, "out": tmp_path / "run"}
     with pytest.raises(KeyboardInterrupt):
         train(work, optimizer, **options)
-    seen = []
-    resumed = train(work, optimizer, **options, progress=lambda step, *_: seen.append(step))
-    assert seen[0] == 8
-    assert resumed == whole[1]
+    steps = []
+    resumed = train(work, optimizer, **options, progress=lambda step, *_: steps.append(step))
+    assert steps[0] == 8
+    assert resumed == finished[1]
 
 
-def test_a_finished_run_is_not_repeated(whole) -> None:
-    out, result = whole
-    seen = []
-    assert run(out, progress=lambda *a: seen.append(a)) == result
-    assert not seen
+def test_a_finished_run_is_not_repeated(finished) -> None:
+    out, result = finished
+    calls = []
+    assert run(out, progress=lambda *a: calls.append(a)) == result
+    assert not calls
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_a_finished_run_is_not_repeated(whole) -> None:
         ({"label": "y"}, "holds a run with label='x', but 'y' was requested"),
     ],
 )
-def test_another_run_in_the_folder_is_refused(options, message: str, whole) -> None:
-    out, _ = whole
+def test_another_run_in_the_folder_is_refused(options, message: str, finished) -> None:
+    out, _ = finished
     with pytest.raises(OutputError) as caught:
         run(out, **options)
     assert str(caught.value) == (
@@ -153,31 +153,31 @@ def test_a_loss_that_is_lost_is_recorded(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "result.json").read_text())["first_nonfinite_step"]
 
 
-def test_options_of_the_optimizer_belong_to_the_run(whole) -> None:
-    out, _ = whole
+def test_options_of_the_optimizer_belong_to_the_run(finished) -> None:
+    out, _ = finished
 
     def other(net, work) -> torch.optim.Optimizer:
-        made = optimizer(net, work)
-        made.param_groups[0]["eps"] = 1e-6
-        return made
+        changed = optimizer(net, work)
+        changed.param_groups[0]["eps"] = 1e-6
+        return changed
 
     with pytest.raises(OutputError, match=r"group0\.eps=1e-08, but 1e-06 was requested"):
         train(TINY, other, out=out, label="x", steps=STEPS, validate_every=6)
 
 
 def test_the_schedule_scales_the_rate_of_each_group(tmp_path: Path) -> None:
-    made = []
+    optimizers = []
 
     def two_groups(net, work) -> torch.optim.Optimizer:
-        first, *rest = net.parameters()
-        groups = [{"params": [first], "lr": 0.1 * work.lr}, {"params": rest}]
-        made.append(torch.optim.SGD(groups, lr=work.lr))
-        return made[-1]
+        first, *others = net.parameters()
+        groups = [{"params": [first], "lr": 0.1 * work.lr}, {"params": others}]
+        optimizers.append(torch.optim.SGD(groups, lr=work.lr))
+        return optimizers[-1]
 
     rates = []
 
     def note(*_: object) -> None:
-        rates.append([group["lr"] for group in made[-1].param_groups])
+        rates.append([group["lr"] for group in optimizers[-1].param_groups])
         if len(rates) == 2:
             raise KeyboardInterrupt
 

@@ -31,10 +31,10 @@ def test_it_is_the_bert_of_transformers() -> None:
         torch.nn.init.normal_(parameter, std=0.2)
     ours = Encoder(SMALL)
     ours.load_state_dict(from_published(theirs.state_dict()))
-    kept = TOKENS != 0
+    mask = TOKENS != 0
     with torch.no_grad():
-        wanted = theirs(TOKENS, attention_mask=kept.long()).last_hidden_state
-        assert torch.allclose(ours.hidden(TOKENS)[kept], wanted[kept], atol=1e-5)
+        wanted = theirs(TOKENS, attention_mask=mask.long()).last_hidden_state
+        assert torch.allclose(ours.hidden(TOKENS)[mask], wanted[mask], atol=1e-5)
 
 
 def test_vectors_have_length_1_and_padding_does_not_matter() -> None:

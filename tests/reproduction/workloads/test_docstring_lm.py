@@ -36,9 +36,9 @@ def test_it_begins_with_weights_that_were_trained_on_source_code() -> None:
 def test_the_seed_decides_the_batches_alone() -> None:
     work = get("docstring-lm")
     before = torch.get_rng_state()
-    one, other = (list(work.model(seed).parameters()) for seed in (3, 4))
-    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-    assert sum(p.numel() > 4096 for p in one) >= 2
+    third, fourth = (list(work.model(seed).parameters()) for seed in (3, 4))
+    assert all(torch.equal(a, b) for a, b in zip(third, fourth, strict=True))
+    assert sum(p.numel() > 4096 for p in third) >= 2
     wanted = work.batch(2, 0)
     work.batch(1, 0)  # the order of calls does not matter
     assert all(map(torch.equal, work.batch(2, 0), wanted))

@@ -40,7 +40,9 @@ def pairs() -> docstrings.Pairs:
 
 
 def test_no_docstring_is_on_both_sides_or_twice(pairs: docstrings.Pairs) -> None:
-    train, validation = ([about for _, about in part] for part in (pairs.train, pairs.validation))
+    train, validation = (
+        [docstring for _, docstring in part] for part in (pairs.train, pairs.validation)
+    )
     assert len(train) > 1000
     assert len(set(train) | set(validation)) == len(train) + len(validation)
 

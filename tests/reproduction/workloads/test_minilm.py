@@ -1,4 +1,4 @@
-"""The package of 90 MB is not installed in CI; tests that need it then say so."""
+"""The package of 90 MB is not installed in CI; its tests are skipped then, with the reason."""
 
 from __future__ import annotations
 
@@ -77,18 +77,18 @@ def model() -> nn.Module:
     return WORK.model(0)
 
 
-def test_the_weights_give_what_the_package_gives(model: nn.Module) -> None:
+def test_the_weights_give_the_embeddings_of_the_package(model: nn.Module) -> None:
     transformers = pytest.importorskip("transformers")
     theirs = transformers.BertModel.from_pretrained(str(minilm.folder())).eval()
     tokens = minilm.tokenized(["A short one.", "One that is a little longer, on optimizers"], 16)
-    kept = (tokens != 0).long()
+    mask = (tokens != 0).long()
     with torch.no_grad():
-        hidden = theirs(tokens, attention_mask=kept).last_hidden_state * kept[:, :, None]
-        means = hidden.sum(dim=1) / kept.sum(dim=1, keepdim=True)
+        hidden = theirs(tokens, attention_mask=mask).last_hidden_state * mask[:, :, None]
+        means = hidden.sum(dim=1) / mask.sum(dim=1, keepdim=True)
         assert torch.allclose(model(tokens), nn.functional.normalize(means, dim=1), atol=1e-5)
 
 
-def test_it_knows_what_sentences_mean(model: nn.Module) -> None:
+def test_sentences_of_one_meaning_are_close(model: nn.Module) -> None:
     texts = ["The cat sat on the mat.", "A kitten rested on the rug.", "Interest rates rose."]
     with torch.no_grad():
         vectors = model(minilm.tokenized(texts, 16))
