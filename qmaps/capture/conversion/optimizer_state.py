@@ -172,9 +172,9 @@ class OptimizerState:
         Checkpoints of qmaps name it, and groups of torch tell Adam, AdamW and NAdam apart.
         """
         rules = optim.rules()
-        for cls in getattr(getattr(optim, self.written_by, None), "__mro__", ()):
-            if rules.get(cls.__name__) is cls:
-                return str(cls.__name__)
+        bases = getattr(getattr(optim, self.written_by, None), "__mro__", ())
+        if named := [base.__name__ for base in bases if base in rules.values()]:
+            return str(named[0])
         if self.family.name != "adam":
             return next((name for name in rules if name.lower() == self.family.name), "")
         options = [group.options for group in self.groups]
