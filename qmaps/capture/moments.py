@@ -100,18 +100,19 @@ def renamed(
         source: description of the states, for the error.
 
     Raises:
-        BadValueError: as `given`, or no parameter has such a state.
+        BadValueError: as `given`, or a name is that of no state.
     """
     found = {
         parameter: given(parameter, states, wanted) if wanted else known(states)
         for parameter, states in tensors.items()
     }
-    if wanted and not any(found.values()):
-        others = sorted({name for states in tensors.values() for name in states})
-        raise BadValueError(
-            f"moments={dict(wanted)} matches no state in {source!r}; its states are "
-            f"{', '.join(others)}"
-        )
+    for moment, pattern in wanted.items():
+        if not any(moment in names.values() for names in found.values()):
+            others = sorted({name for states in tensors.values() for name in states})
+            raise BadValueError(
+                f"moments[{moment!r}]={pattern!r} matches no state in {source!r}; its states are "
+                f"{', '.join(others)}"
+            )
     aliases: dict[str, list[str]] = {}
     for own, moment in sorted({pair for names in found.values() for pair in names.items()}):
         if own != moment:

@@ -165,8 +165,8 @@ class CapturedStates:
                 both take names of other packages (`qmaps.capture.moments.KNOWN`).
 
         Raises:
-            BadTypeError, BadValueError: `moments` does not have this form, no parameter has such a
-                state, or a pattern matches several states of one.
+            BadTypeError, BadValueError: `moments` does not have this form, a name is that of no
+                state, or a pattern matches several states of one parameter.
 
         >>> belief = {"exp_avg": torch.zeros(2), "exp_avg_var": torch.ones(2)}
         >>> states = CapturedStates.from_tensors({"weight": belief}).as_adam()

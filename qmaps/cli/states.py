@@ -272,19 +272,17 @@ def _changes(states: Iterable[StateRow]) -> Iterator[dict[str, Any]]:
 
 def _loading(report: Report, out: Path, distributed: str | None) -> Iterator[str]:
     """Lines of code that load what was written for an optimizer."""
-    from qmaps import optim
     from qmaps.capture.conversion import FORMATS
     from qmaps.capture.conversion.report import IN_32_BITS
 
     layout = FORMATS[report.target]
-    rules = {name.lower(): name for name in optim.rules()} | {"adam": "AdamW"}
     specs: dict[str, str | None] = {}
     for row in report.states:  # small parameters stay in 32 bits under any quantizer
         specs[row.state] = specs.get(row.state) or (
             None if row.became == IN_32_BITS else row.became
         )
-    name = rules.get(report.optimizer, "")
-    code = layout.optimizer(name, specs) if layout.package and name else "..."
+    known = bool(report.rule) and (layout.rules is None or report.rule in layout.rules)
+    code = layout.optimizer(report.rule, specs) if layout.package and known else "..."
     imported = [f"from {layout.package} import {code.partition('(')[0]}"] * (code != "...")
     made = ("# Give lr and the other options as before.", *f"optimizer = {code}".split("\n"))
     if distributed is None:

@@ -68,7 +68,7 @@ def sweep(
 
         qmaps sweep optimizer.pt --spec "B128/DE@4s + rank1/linear@4u" --spec B64/nf4@4s
 
-        qmaps sweep states --spec B128/mine@4s --codebook mine.json
+        qmaps sweep states --spec B128/mine@3s --codebook mine.json
 
         qmaps sweep optimizer.pt --first momentum --second fim
 

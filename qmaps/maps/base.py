@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from qmaps.errors import BadValueError, check_bool, check_int, shown
+from qmaps.errors import BadValueError, check_bool, check_int, check_number, shown
 from qmaps.registry import refuse_built_in
 
 P = ParamSpec("P")
@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 REGISTRY: dict[str, type[Map]] = {}
 """Every map class by its spec name."""
+
+MOST_BEND = 2.0**20
+"""Largest `Map.bend`; with it nearly every value takes the upper neighbour."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,11 @@ class Map(ABC):
                 f"bits={shown(self.bits)} is not allowed for {sign} {self.spec_name}; its widths "
                 f"are {span} bits"
             )
+        check_number("bend", self.bend)
+        if not 0 <= self.bend <= MOST_BEND:
+            raise BadValueError(
+                f"bend={shown(self.bend)} of {self.spec_name} must be between 0 and 2**20"
+            )
 
     @property
     def counted(self) -> bool:
@@ -81,7 +89,7 @@ class Map(ABC):
 
     @property
     def bend(self) -> float:
-        """How far stochastic rounding prefers the upper of two neighbours, at least 0.
+        """How far stochastic rounding prefers the upper of two neighbours, from 0 to 2**20.
 
         A value at the fraction f of the gap above its lower neighbour takes the upper one with
         probability ``(1 + bend) * f / (1 + bend * f)``: f where it is 0, so that the mean is the

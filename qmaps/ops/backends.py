@@ -65,7 +65,7 @@ def backend() -> str:
         BadValueError: ``QMAPS_BACKEND`` does not name an engine, or it is not available.
         BackendError: ``QMAPS_ISA`` names no instruction set of this processor.
     """
-    if _wanted() == "reference" or native.core is None:
+    if reference_requested() or native.core is None:
         return "reference"
     if native.refused:
         raise BackendError(native.refused)
@@ -78,7 +78,7 @@ def native_runs() -> bool:
     Work on CPU tensors asks this. It warns once if the engine is missing and
     the reference was not requested.
     """
-    if _wanted() == "reference":
+    if reference_requested():
         return False
     if native.core is None:
         build.warn_once()
@@ -161,6 +161,11 @@ def use_backend(name: str) -> Iterator[None]:
 def requested() -> tuple[Any, ...]:
     """The settings that the choice of an engine depends on: equal settings, equal engines."""
     return _chosen.get(), os.environ.get("QMAPS_BACKEND", ""), cuda.stand_in.get()
+
+
+def reference_requested() -> bool:
+    """Return True if `use_backend` or the environment asks for the reference."""
+    return _wanted() == "reference"
 
 
 def _wanted() -> str:

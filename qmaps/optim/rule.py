@@ -55,6 +55,11 @@ class State:
     dims: Callable[[int], Dims] | None = every
 
 
+def in_parameters_shape(states: Mapping[str, State]) -> bool:
+    """Return True if every state has its parameter's shape; `qmaps convert` takes only these."""
+    return all(state.dims is every for state in states.values())
+
+
 class UpdateRule:
     """An update rule: its states, its step scalars, and its update.
 

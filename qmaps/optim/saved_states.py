@@ -42,6 +42,7 @@ from qmaps.optim.other_libraries import (
 from qmaps.optim.presets import FORMER, PRESETS
 from qmaps.optim.records import ParameterRecord, Parameters
 from qmaps.optim.resets import begin_count, check_count
+from qmaps.optim.rule import in_parameters_shape
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -57,6 +58,9 @@ STREAM = 2
 
 Stream 1, of versions up to 0.2, took 32 bits per element; those versions stored no number.
 """
+
+DECOUPLED = "decoupled_weight_decay"
+"""Option of torch's groups; False for Adam, True for AdamW."""
 
 ABOUT = "qmaps"
 """Key of a state_dict that holds its format and the name of its optimizer."""
@@ -324,9 +328,18 @@ def _notes(
     parameters: Parameters, saved_groups: Sequence[Group], merged_groups: Sequence[Group]
 ) -> Iterator[str]:
     """Warnings of another rule's states, and of other quantizers than the optimizer asks for."""
+    owner = type(parameters.rule).__name__
+    for ours, theirs in zip(parameters.groups, saved_groups, strict=True):
+        is_coupled = theirs.get(DECOUPLED) is False and DECOUPLED not in ours
+        if is_coupled and theirs.get("weight_decay"):
+            yield (
+                f"state_dict has {DECOUPLED}=False, as those of Adam: weight decay was added to "
+                f"gradients; {owner} applies weight_decay={shown(theirs['weight_decay'])} to "
+                "parameters"
+            )
+            break
     for ours, theirs in zip(parameters.groups, saved_groups, strict=True):
         if sign := other_rules(theirs, ours):
-            owner = type(parameters.rule).__name__
             yield f"state_dict has {sign}; its states are loaded as those of {owner}"
             break
     if note := next(filter(None, map(inexact_count, saved_groups)), None):
@@ -339,7 +352,7 @@ def _notes(
         # Without any spec, not even 32bit, an optimizer leaves the choice to the checkpoint.
         if not parameters.groups[number]["state_quantizers"] or asked == stored:
             continue
-        specs = [", ".join(specs.values()) or "32 bits" for specs in (stored, asked)]
+        specs = [", ".join(dict.fromkeys(s.values())) or "32 bits" for s in (stored, asked)]
         where = f"group {number} of state_dict" if len(pairs) > 1 else "state_dict"
         former = (name for name in FORMER if _quantized(parameters.choices.specs(name)) == stored)
         known = next(former, None)
@@ -348,9 +361,12 @@ def _notes(
         names = (name for name in PRESETS if _quantized(parameters.choices.specs(name)) == asked)
         name = next(names, None) if all(other == asked for other, _ in pairs) else None
         command = f": qmaps convert FILE NEW --to qmaps --states {name}" if name else ""
+        remedy = f". Converting the checkpoint is optional{loss}{command}"
+        if not in_parameters_shape(parameters.rule.states):
+            remedy = ""
         yield (
             f"{where} keeps states in {specs[0]}{by_default} and training goes on so; this "
-            f"optimizer asks for {specs[1]}. Converting the checkpoint is optional{loss}{command}"
+            f"optimizer asks for {specs[1]}{remedy}"
         )
         break
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import is_, itemgetter
 from typing import Any
@@ -33,7 +33,13 @@ from qmaps.engines.step import (
     StepPlan,
 )
 from qmaps.engines.triton.plan import TritonSteps
-from qmaps.ops.backends import cuda_engine_on, native_runs, requested, triton_engine_on
+from qmaps.ops.backends import (
+    cuda_engine_on,
+    native_runs,
+    reference_requested,
+    requested,
+    triton_engine_on,
+)
 from qmaps.ops.quantize import CODER
 from qmaps.optim.checks import check_gradient, check_shard, check_states
 from qmaps.optim.choice import choice_settings
@@ -56,7 +62,7 @@ class Stepper:
     """
 
     def __init__(self, native_rule: str | None) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts: Mapping[str, int] = {}
         self._native_rule = native_rule
         self._cached: _PlannedStep | None = None
         self._cuda: dict[torch.device, CudaSteps] = {}
@@ -95,6 +101,7 @@ class Stepper:
         Raises:
             NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise".
         """
+        self.counts = {}
         groups = parameters.groups
         entries = _with_gradients(groups) if only is None else _at_places(groups, only)
         if not entries:
@@ -209,7 +216,7 @@ class Stepper:
             for position in positions:
                 step = steps[position]
                 if engine is None:
-                    reason = f"no other engine runs on {device}"
+                    reason = self._without_engine(device)
                 elif position in shared:
                     reason = "it shares memory with another parameter"
                 elif scaled and step.codes is not None:
@@ -246,6 +253,14 @@ class Stepper:
         if self._native_rule is None or device.type != "cpu" or not native_runs():
             return None
         return _NATIVE
+
+    def _without_engine(self, device: torch.device) -> str:
+        """Reason why a device has no fused engine for this rule."""
+        if reference_requested():
+            return "it was requested"
+        if self._native_rule is None:
+            return "its rule has no kernel"
+        return f"no other engine runs on {device}"
 
     def _cuda_engine(self, device: torch.device) -> CudaSteps | None:
         engine = None if self._native_rule is None else cuda_engine_on(device)

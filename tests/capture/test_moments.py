@@ -127,7 +127,12 @@ def test_refusals() -> None:
         (
             {"exp_avg": "momentum"},
             BadValueError,
-            "moments={'exp_avg': 'momentum'} matches no state in 'memory'; its states are m, v",
+            "moments['exp_avg']='momentum' matches no state in 'memory'; its states are m, v",
+        ),
+        (
+            {"exp_avg": "m", "exp_avg_sq": "w"},
+            BadValueError,
+            "moments['exp_avg_sq']='w' matches no state in 'memory'; its states are m, v",
         ),
     ):
         with pytest.raises(kind) as error:

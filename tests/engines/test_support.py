@@ -13,7 +13,7 @@ from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.step import Rule
 from qmaps.engines.support import NATIVE, Support
 from qmaps.ops.backends import use_backend
-from qmaps.optim import AdamW
+from qmaps.optim import SOAP, AdamW
 from tests.engines.test_step import adamw, native, parameter_step
 
 ENGINES = {"native": NATIVE, "cuda": CUDA}
@@ -107,6 +107,31 @@ def test_counts_are_those_of_the_last_step() -> None:
     assert counts == {"native": 1}
     counts.clear()
     assert optimizer.engine_counts() == {"native": 1}
+    params[1].grad = None
+    optimizer.step()
+    assert optimizer.engine_counts() == {}
+
+
+def test_a_skipped_step_counts_no_parameter() -> None:
+    param = torch.nn.Parameter(torch.ones(64))
+    optimizer = AdamW([param], nonfinite="skip")
+    param.grad = torch.ones(64)
+    optimizer.step()
+    param.grad[3] = torch.nan
+    optimizer.step()
+    assert optimizer.skipped_steps == 1
+    assert optimizer.engine_counts() == {}
+
+
+def test_reasons_without_an_engine() -> None:
+    param = torch.nn.Parameter(torch.ones(64, 64))
+    param.grad = torch.ones(64, 64)
+    requested, rule = AdamW([param]), SOAP([param])
+    with use_backend("reference"):
+        requested.step()
+    rule.step()
+    assert requested.engine_counts(reasons=True) == {"reference: it was requested": 1}
+    assert rule.engine_counts(reasons=True) == {"reference: its rule has no kernel": 1}
 
 
 def test_reasons_of_gradients() -> None:

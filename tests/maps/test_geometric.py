@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
 
+from qmaps.errors import BadTypeError, BadValueError
 from qmaps.maps.geometric import Geometric
 
 
@@ -30,3 +32,24 @@ def test_the_smallest_value_and_the_gaps(bits: int, octaves: float) -> None:
 
 def test_values_of_4_bits() -> None:
     assert torch.equal(Geometric(4).codebook(), 2.0 ** torch.arange(-15.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("bend", "message"),
+    [
+        (-0.5, "bend=-0.5 of geometric must be between 0 and 2**20"),
+        (math.inf, "bend=inf of geometric must be between 0 and 2**20"),
+        (math.nan, "bend=nan of geometric must be between 0 and 2**20"),
+        ("1", "bend='1' must be a number"),
+    ],
+)
+def test_a_bend_that_engines_cannot_use_is_refused(bend: object, message: str) -> None:
+    @dataclass(frozen=True)
+    class Bent(Geometric):
+        @property
+        def bend(self) -> float:
+            return bend  # type: ignore[return-value]
+
+    with pytest.raises((BadValueError, BadTypeError)) as error:
+        Bent(4)
+    assert str(error.value) == message

@@ -47,9 +47,9 @@ def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setenv("QMAPS_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv(proof.SWITCH, raising=False)
     monkeypatch.setattr(proof.triton, "version", lambda: "3.9.0")
-    proof.trusted.cache_clear()
+    proof.PROVEN.clear()
     yield tmp_path / "devices"
-    proof.trusted.cache_clear()
+    proof.PROVEN.clear()
 
 
 def test_equal_bits_are_recorded(monkeypatch: pytest.MonkeyPatch, places: Path) -> None:
@@ -59,11 +59,11 @@ def test_equal_bits_are_recorded(monkeypatch: pytest.MonkeyPatch, places: Path) 
     (record,) = places.iterdir()
     assert '"equal": true' in record.read_text()
     steps = engine.steps
-    proof.trusted.cache_clear()  # as in another process
+    proof.PROVEN.clear()  # as in another process
     assert proof.trusted("triton", CPU)
     assert engine.steps == steps > 0
     record.write_text("{}")  # damaged
-    proof.trusted.cache_clear()
+    proof.PROVEN.clear()
     assert proof.trusted("triton", CPU)
     assert engine.steps == 2 * steps
 
@@ -94,9 +94,26 @@ def test_the_check_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, places: 
     monkeypatch.setenv(proof.SWITCH, "0")
     assert proof.trusted("triton", CPU)
     monkeypatch.setenv(proof.SWITCH, "no")
-    proof.trusted.cache_clear()
+    proof.PROVEN.clear()
     with pytest.raises(BadValueError, match=r"^QMAPS_CHECK_DEVICES='no' must be 0 or 1$"):
         proof.trusted("triton", CPU)
+
+
+def test_a_use_without_a_check_decides_nothing(
+    monkeypatch: pytest.MonkeyPatch, places: Path
+) -> None:
+    monkeypatch.setattr(proof, "_steps", lambda name, device: Reference("code"))
+    with monkeypatch.context() as within:
+        within.setattr(proof.triton, "capturing", lambda device: True)
+        assert proof.trusted("triton", CPU)
+    with monkeypatch.context() as within:
+        within.setenv(proof.SWITCH, "0")
+        assert proof.trusted("triton", CPU)
+    with pytest.warns(BackendWarning):
+        assert not proof.trusted("triton", CPU)
+    # `qmaps verify` compares an engine that has failed, too.
+    monkeypatch.setenv(proof.SWITCH, "0")
+    assert proof.trusted("triton", CPU)
 
 
 def test_the_native_engine_passes() -> None:

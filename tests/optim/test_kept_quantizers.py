@@ -1,6 +1,7 @@
 """Warnings for a checkpoint with other quantizers than the optimizer's."""
 
 import copy
+import re
 import warnings
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from qmaps import optim
 from qmaps.capture.conversion import convert_state_dict
+from qmaps.errors import CaptureError
 from qmaps.optim import PRESETS, AdamW, AdamW4bit, AdamW8bit
 
 
@@ -77,6 +80,18 @@ def message(optimizer: Any, saved: dict[str, Any]) -> str:
     return str(caught[0].message)
 
 
+@pytest.mark.parametrize("name", ["SOAP", "Prodigy", "SM3", "AdamWFactor"])
+def test_no_conversion_is_advised_of_states_that_convert_refuses(name: str) -> None:
+    cls = getattr(optim, name)
+    saved = trained(cls, state_quantizers="8bit-0.3")
+    told = message(cls(nn.Linear(64, 128).parameters(), state_quantizers="4bit"), saved)
+    assert "onvert" not in told
+    specs = re.findall(r"[^ ,]+/[^ ,]+", told)
+    assert len(specs) == len(set(specs))  # not one for each of SOAP's matrices
+    with pytest.raises(CaptureError, match="only states of these optimizers can be converted"):
+        convert_state_dict(saved, "qmaps", states="4bit")
+
+
 def test_the_default_of_version_0_3_is_called_so() -> None:
     saved = trained(AdamW, state_quantizers="B256/DE@8s + B256/DE-0@8u")
     assert message(AdamW8bit(nn.Linear(64, 128).parameters()), saved) == (
@@ -103,3 +118,19 @@ def test_the_group_is_named_and_no_command_is_given_where_no_preset_fits() -> No
     assert text.startswith(f"group 1 of state_dict keeps states in {specs} and")
     assert text.endswith(expected)
     assert message(groups("B64/DE@8s + B64/DE-0@8u", "8bit"), saved).endswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "weight_decay", "warns"),
+    [(torch.optim.Adam, 0.1, True), (torch.optim.Adam, 0, False), (torch.optim.AdamW, 0.1, False)],
+)
+def test_weight_decay_of_another_kind(kind: Any, weight_decay: float, warns: bool) -> None:
+    saved = trained(kind, weight_decay=weight_decay)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        AdamW(nn.Linear(64, 128).parameters()).load_state_dict(saved)
+        optim.Adam(nn.Linear(64, 128).parameters()).load_state_dict(saved)
+    assert [str(each.message) for each in caught] == [
+        "state_dict has decoupled_weight_decay=False, as those of Adam: weight decay was added to "
+        "gradients; AdamW applies weight_decay=0.1 to parameters"
+    ] * warns

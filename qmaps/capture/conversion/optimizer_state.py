@@ -13,7 +13,7 @@ from qmaps import optim
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.errors import BadValueError, CaptureError, nearest
 from qmaps.optim import QuantizedOptimizer
-from qmaps.optim.rule import every
+from qmaps.optim.rule import in_parameters_shape
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,7 @@ def _of_rules() -> None:
         cls = getattr(optim, name)
         if not (isinstance(cls, type) and issubclass(cls, QuantizedOptimizer) and cls.state_names):
             continue
-        is_element_wise = all(state.dims is every for state in cls.states.values())
-        if is_element_wise and _with(set(cls.state_names)) is None:
+        if in_parameters_shape(cls.states) and _with(set(cls.state_names)) is None:
             fixed = cls.state_shapes is QuantizedOptimizer.state_shapes
             optional = frozenset() if fixed else frozenset(cls.state_names)
             family = Family(name.lower(), cls.state_names, cls.signed_states, optional)
@@ -155,12 +154,34 @@ class Group:
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """A state_dict taken apart, with its further entries, and sentences for a report."""
+    """A state_dict taken apart, with its further entries, and sentences for a report.
+
+    `written_by` is the class that a checkpoint of qmaps names; empty for others.
+    """
 
     family: Family
     groups: tuple[Group, ...]
     rest: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    written_by: str = ""
+
+    @property
+    def rule(self) -> str:
+        """Class of `qmaps.optim` that takes steps from these states; empty if there is none.
+
+        Checkpoints of qmaps name it, and groups of torch tell Adam, AdamW and NAdam apart.
+        """
+        rules = optim.rules()
+        bases = getattr(getattr(optim, self.written_by, None), "__mro__", ())
+        if named := [base.__name__ for base in bases if base in rules.values()]:
+            return str(named[0])
+        if self.family.name != "adam":
+            return next((name for name in rules if name.lower() == self.family.name), "")
+        options = [group.options for group in self.groups]
+        if any("momentum_decay" in each for each in options):
+            return "NAdam"
+        coupled = any(each.get("decoupled_weight_decay") is False for each in options)
+        return "Adam" if coupled else "AdamW"
 
     def parameters(self) -> Iterator[Parameter]:
         """Every parameter, in order."""

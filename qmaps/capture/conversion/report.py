@@ -104,6 +104,7 @@ class Report:
         states: one row per parameter and state.
         notes: sentences for the reader.
         place: keys and numbers that lead to the state_dict in the file; empty if it is the file.
+        rule: class of `qmaps.optim` whose states these are; empty if there is none.
     """
 
     source: str
@@ -112,6 +113,7 @@ class Report:
     states: tuple[StateRow, ...]
     notes: tuple[str, ...] = ()
     place: tuple[str | int, ...] = ()
+    rule: str = ""
 
     @property
     def lossless(self) -> bool:
@@ -135,7 +137,7 @@ def report(
         for old, new in zip(source.parameters(), target.parameters(), strict=True)
         for name, state in old.states.items()
     ]
-    return Report(*formats, source.family.name, tuple(states), target.notes)
+    return Report(*formats, source.family.name, tuple(states), target.notes, rule=source.rule)
 
 
 def _state_row(label: str, name: str, old: State, new: State, zeros: Zeros) -> StateRow:

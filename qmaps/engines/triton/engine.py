@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.distribution import install
 from qmaps.engines.triton import source
 from qmaps.engines.triton.source import Kind
 from qmaps.engines.triton.trace import Trace
@@ -34,7 +35,7 @@ def interpreting() -> bool:
 def missing() -> str:
     """Reason why this engine cannot run on this machine; empty if it can."""
     if importlib.util.find_spec("triton") is None:
-        return "triton is not installed; pip install torch-qmaps[triton]"
+        return f"triton is not installed; {install('triton')}"
     if not (interpreting() or devices()):
         return "torch finds no GPU"
     if (reason := unusable()) or interpreting() == interpreted():

@@ -36,7 +36,7 @@ def test_cpu_tensors_import_no_triton() -> None:
 
 def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert engine.missing() == "triton is not installed; pip install torch-qmaps[triton]"
+    assert engine.missing() == 'triton is not installed; pip install "torch-qmaps[triton]"'
     with pytest.raises(BadValueError, match="name='triton' is not available: triton is not inst"):
         use_backend("triton").__enter__()
     assert triton_engine_on(torch.device("cuda:0")) is None

@@ -69,6 +69,7 @@ class Format(ABC):
         keeps_resets: whether it has a place for the step of the last reset.
         keeps_none: whether a state may be None, as SGD's is before it has momentum.
         package: module of the optimizers that load it; empty if it is unknown.
+        rules: classes of `qmaps.optim` that the package has under the same name; None for all.
     """
 
     name: ClassVar[str]
@@ -77,9 +78,10 @@ class Format(ABC):
     keeps_resets: ClassVar[bool] = False
     keeps_none: ClassVar[bool] = True
     package: ClassVar[str] = ""
+    rules: ClassVar[frozenset[str] | None] = None
 
     def optimizer(self, name: str, specs: Mapping[str, str | None]) -> str:
-        """Code of an optimizer that loads such states.
+        """Code of an optimizer that loads such states; ``...`` if the package has none.
 
         Args:
             name: its class in 32 bits, such as ``AdamW``.
@@ -192,7 +194,10 @@ class Format(ABC):
             groups.append(Group(options, keys, tuple(next(parameters) for _ in keys)))
         handled = ("state", "param_groups", ABOUT)
         extras = {key: value for key, value in state_dict.items() if key not in handled}
-        return OptimizerState(family, tuple(groups), extras)
+        about = state_dict.get(ABOUT)
+        written_by = about.get("optimizer") if isinstance(about, Mapping) else None
+        name = written_by if isinstance(written_by, str) else ""
+        return OptimizerState(family, tuple(groups), extras, written_by=name)
 
     def _parameter(self, slot: Slot, hint: Family | None) -> Parameter:
         saved, label = slot.state, slot.label

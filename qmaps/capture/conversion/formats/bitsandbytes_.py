@@ -90,6 +90,9 @@ class BitsAndBytes(base.Format):
 
     name: ClassVar[str] = "bitsandbytes"
     package: ClassVar[str] = "bitsandbytes.optim"
+    rules: ClassVar[frozenset[str] | None] = frozenset(
+        {"AdEMAMix", "Adagrad", "Adam", "AdamW", "LAMB", "LARS", "Lion", "RMSprop", "SGD"}
+    )
     widths: ClassVar[tuple[str, ...]] = ("8bit", "32bit")
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:

@@ -121,7 +121,10 @@ class Qmaps(base.Format):
             return tensors_only(to_plain(t), t.device)
 
         saved = base.assembled(state, dict, lambda p, _: base.written(p, plain))
-        return {**saved, ABOUT: {"format": FORMAT, "stream": STREAM}}
+        about: dict[str, Any] = {"format": FORMAT, "stream": STREAM}
+        if state.written_by:
+            about["optimizer"] = state.written_by
+        return {**saved, ABOUT: about}
 
 
 def _kept(parameter: Parameter) -> dict[str, Quantizer | None]:

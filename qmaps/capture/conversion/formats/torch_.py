@@ -41,6 +41,7 @@ class Torch(base.Format):
 
     name: ClassVar[str] = "torch"
     package: ClassVar[str] = "torch.optim"
+    rules: ClassVar[frozenset[str] | None] = frozenset(optim.rules()) & {*dir(torch.optim)}
     widths: ClassVar[tuple[str, ...]] = ("32bit",)
     asked: ClassVar[int] = 2  # it recognizes all
 

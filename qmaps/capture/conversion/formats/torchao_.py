@@ -40,11 +40,14 @@ class TorchAO(base.Format):
 
     name: ClassVar[str] = "torchao"
     package: ClassVar[str] = "torchao.optim"
+    rules: ClassVar[frozenset[str] | None] = frozenset({"Adam", "AdamW"})
     widths: ClassVar[tuple[str, ...]] = ("8bit", "4bit", "fp8", "32bit")
     keeps_none: ClassVar[bool] = False
 
     def optimizer(self, name: str, specs: Mapping[str, str | None]) -> str:
-        """Code of an optimizer; that of 8-bit floats has a name of its own."""
+        """Code of an optimizer; that of 8-bit floats has a name of its own, 32 bits none."""
+        if not base.width_of(specs):
+            return "..."
         if any(spec == USUAL["fp8"][0].spec for spec in specs.values()):
             return f"{name}Fp8(model.parameters())"
         return super().optimizer(name, specs)
