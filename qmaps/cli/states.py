@@ -203,6 +203,7 @@ def convert(
         qmaps convert optimizer.pt global_step900 --to torch --like global_step500
     """
     from qmaps.capture.conversion import convert_file
+    from qmaps.capture.readers.base import TRANSPOSED
 
     before = _bytes_in(checkpoint)  # which may be the output, too
     reports = convert_file(
@@ -227,7 +228,7 @@ def convert(
     print_lines("", f"wrote {out}: {size(_bytes_in(out))}; {checkpoint}: {size(before)}")
     if like is not None:
         print_text(f"Resume the training from {out} in place of {like}.")
-    else:
+    elif not any(TRANSPOSED in report.notes for report in reports):
         print_lines("To load it:")
         for report in reports:
             print_lines("", *_loading(report, out, distributed))

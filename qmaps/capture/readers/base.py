@@ -38,8 +38,9 @@ StateDict = dict[str, Any]
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 TRANSPOSED = (
-    "kernels are stored as (in, out), which is transposed against torch: rank1, row and column "
-    "scales and blocks along rows measure the other dimension"
+    "kernels are stored as (in, out), which is transposed against torch: a torch model needs their "
+    "moments transposed, and rank1, row and column scales and blocks along rows measure the other "
+    "dimension"
 )
 """The note of frameworks whose layers compute ``x @ kernel``."""
 

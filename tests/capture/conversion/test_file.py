@@ -134,6 +134,17 @@ def test_the_command_reports_as_json(saved: Path, capsys: pytest.CaptureFixture[
     }
 
 
+def test_transposed_kernels_get_no_lines_to_load(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = Path(__file__).parents[1] / "fixtures" / "flax" / "chain" / "state.msgpack"
+    options = ("--to", "torch", "--eps", "1e-8")
+    assert run("convert", state, tmp_path / "out.pt", *options) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "a torch model needs their moments transposed" in printed
+    assert "To load it:" not in printed
+
+
 def test_the_command_prints_tables_and_refuses_in_a_line(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
