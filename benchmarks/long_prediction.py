@@ -147,15 +147,28 @@ def bound(frame: pd.DataFrame, predictor: str) -> float:
     return float(below.max())
 
 
+def ranks(frame: pd.DataFrame, predictor: str) -> list[float]:
+    """The rank correlation of a predictor with the outcome, by task."""
+    return [
+        float(stats.spearmanr(pairs[predictor], pairs["slower"]).statistic)
+        for _, pairs in frame.groupby("task", sort=False)
+    ]
+
+
+def correlations() -> str:
+    """The mean rank correlations of the committed rows: the step cost's and the largest."""
+    frame = points(pd.read_csv(FOLDER / TRIALS), pd.read_csv(FOLDER / REPLAYS))
+    means = {predictor: float(np.nanmean(ranks(frame, predictor))) for predictor in PREDICTORS}
+    best = max(means, key=means.__getitem__)
+    return f"{means[STEP_COST]:+.2f} of the step cost, and at most {means[best]:+.2f} ({best})"
+
+
 def compared(frame: pd.DataFrame) -> list[str]:
     """A row for each predictor: rank correlations, and bounds chosen without one task."""
     rows = []
     for predictor in PREDICTORS:
         groups = dict(list(frame.groupby("task", sort=False)))
-        ranks = [
-            float(stats.spearmanr(pairs[predictor], pairs["slower"]).statistic)
-            for pairs in groups.values()
-        ]
+        by_task = ranks(frame, predictor)
         told = kept_up = all_kept_up = 0
         for task, pairs in groups.items():
             limit = bound(frame[frame["task"] != task], predictor)
@@ -166,8 +179,8 @@ def compared(frame: pd.DataFrame) -> list[str]:
         rows.append(
             (
                 predictor,
-                f"{np.nanmean(ranks):.2f}",
-                ", ".join(f"{rank:.2f}" for rank in ranks),
+                f"{np.nanmean(by_task):.2f}",
+                ", ".join(f"{rank:.2f}" for rank in by_task),
                 f"{kept_up} of {told}",
                 f"{kept_up} of {all_kept_up}",
                 f"{bound(frame, predictor):.2g}",

@@ -16,7 +16,7 @@ from functools import lru_cache
 from statistics import median
 from typing import Any
 
-from benchmarks import long_run, safety, verdict_counts
+from benchmarks import long_prediction, long_run, safety, verdict_counts
 from benchmarks.markdown import markdown
 from docsite.page import ROOT
 from qmaps.storage.files import write_text
@@ -186,6 +186,7 @@ PAGES: dict[str, dict[str, Callable[[], list[str] | str]]] = {
         "blind": verdict_counts.blind_safe,
         "trained pairs": verdict_counts.trained_pairs,
         "long trained pairs": verdict_counts.long_trained_pairs,
+        "correlations": long_prediction.correlations,
         "left out": verdict_counts.left_out,
     },
     "reports/README.md": {"blind": verdict_counts.blind_safe},

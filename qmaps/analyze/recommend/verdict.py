@@ -36,8 +36,8 @@ LEFT_OUT = (35, 44)
 """The same of the pairs of each model up to the bound that the others give for clean."""
 STEPS = "120 to 300 steps"
 """Lengths of those trainings."""
-LONG_TASKS = 3
-LONG_ENDED = {"clean": (1, 4), "unproven": (15, 28), "caution": (6, 8), "unsafe": (2, 2)}
+LONG_TASKS = 4
+LONG_ENDED = {"clean": (1, 4), "unproven": (18, 31), "caution": (6, 8), "unsafe": (3, 3)}
 """Of how many pairs trained for 8,000 steps on `LONG_TASKS` small tasks, how many ended at most 5 %
 slower than 32 bits (reports/long/prediction.md)."""
 REPLAYED = 9
