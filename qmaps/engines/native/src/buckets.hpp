@@ -12,4 +12,7 @@ void find_buckets(Search& search);
 // Fill in search.pieces, if no piece holds two limits.
 void find_pieces(Search& search);
 
+// Fill in codebook.folded, if its values are such.
+void find_folded(Codebook& codebook);
+
 }  // namespace qmaps

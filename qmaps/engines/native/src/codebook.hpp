@@ -65,6 +65,21 @@ static inline std::uint8_t even_number(const EvenLimits& even, std::int32_t bits
     return static_cast<std::uint8_t>((held - even.low) >> even.shift);
 }
 
+// For stochastic rounding to few values, unsigned or mirrored about zero, so that magnitudes tell: up
+// to 16 of them. Their upper halves, less `first` and shifted, fall into 64 buckets, of which none holds
+// two magnitudes but zero; `below` is the number of those up to its lower end, but for zero. One more are
+// those of at least the `limit` there. The last magnitude does not count: it lies a whole gap above the one
+// before, and is always rounded up to.
+struct Folded {
+    alignas(16) std::uint8_t below[64] = {};
+    alignas(16) std::uint8_t limit[4][16] = {};  // byte k of each magnitude after that
+    alignas(16) std::uint8_t gap[4][16] = {};    // of what lies between both
+    std::uint16_t first = 0;
+    int shift = 0;
+    std::uint8_t zero = 0;  // the code of zero where there are negative values, else 0
+    int places = 0;         // 0: there is no such table
+};
+
 // `first` answers by the upper 16 bits of the value; `level` are the nodes of a binary search over
 // those 16 bits. Such answers are lower bounds: as many as `repeats` limits may share their upper
 // 16 bits with the value, and are compared in full.
@@ -160,6 +175,7 @@ struct Codebook {
     Search nearest;     // code of the nearest value
     Search stochastic;  // code of the lower of the two neighbours
     Lookup values;
+    Folded folded;
     std::unique_ptr<std::uint8_t[]> lowest;  // of equal values' codes; null: there are none
 };
 
