@@ -165,6 +165,15 @@ void find_pieces(Search& search) {
     search.pieces.loose = loose;
 }
 
+bool is_mirrored(const Codebook& codebook) {
+    const float* value = codebook.values.value;
+    if (codebook.size % 2 == 0) return false;
+    const int zero = codebook.size / 2;
+    for (int k = 0; k <= zero; ++k)
+        if (bits_of(value[zero + k]) != bits_of(0.0f - value[zero - k])) return false;
+    return true;
+}
+
 void find_folded(Codebook& codebook) {
     constexpr int kBuckets = 64, kMost = 16;
     const float* value = codebook.values.value;
@@ -173,41 +182,36 @@ void find_folded(Codebook& codebook) {
     const int last = size - 1 - zero;  // the last magnitude
     // Up to 1.5 times the last value, values do not exceed the last bucket.
     if (last < 1 || last >= kMost || !(value[size - 1] <= 1.0f)) return;
-    if (zero > 0 && (size % 2 == 0 || value[zero] != 0.0f)) return;
-    for (int k = 0; k < last; ++k) {
+    if (zero > 0 && !is_mirrored(codebook)) return;
+    for (int k = 0; k < last; ++k)
         if (!(value[zero + k] < value[zero + k + 1])) return;
-        if (zero > 0 && value[zero - k - 1] != -value[zero + k + 1]) return;
-    }
     Folded folded;
     folded.zero = static_cast<std::uint8_t>(zero);
-    folded.places = last;
-    const auto number_to = [&](float magnitude) {
-        int number = 0;
-        while (number + 1 < last && magnitude >= value[zero + number + 1]) ++number;
-        return number;
+    folded.last = static_cast<std::uint8_t>(last);
+    const float* magnitude = value + zero;
+    const auto next_of = [&](float number) {
+        return std::min(static_cast<int>(std::upper_bound(magnitude + 1, magnitude + last, number) - magnitude), last);
     };
     const std::uint32_t end = bits_of(2.0f) >> 16;
     bool found = false;
-    for (folded.shift = 7; !found && folded.shift >= 3; --folded.shift) {
+    for (folded.shift = 8; !found && folded.shift > 3;) {
+        --folded.shift;
         folded.first = static_cast<std::uint16_t>(end - (kBuckets << folded.shift));
         found = true;
         for (std::uint32_t bucket = 0; bucket < kBuckets; ++bucket) {
             const std::uint32_t begin = folded.first + (bucket << folded.shift);
             const std::uint32_t after = begin + (1u << folded.shift);
-            const int number = number_to(bucket == 0 ? 0.0f : float_of(begin << 16));
-            folded.below[bucket] = static_cast<std::uint8_t>(number);
-            found = found && number_to(float_of((after << 16) - 1u)) <= number + 1;
+            const int next = next_of(bucket == 0 ? 0.0f : float_of(begin << 16));
+            folded.next[bucket] = static_cast<std::uint8_t>(next);
+            found = found && next_of(float_of((after << 16) - 1u)) <= next + 1;
         }
-        if (found) break;
     }
     if (!found) return;
-    for (int k = 0; k < kMost; ++k) {
-        const float here = value[zero + (k < last ? k : last)];
-        const float next = value[zero + (k < last ? k + 1 : last)];
-        const std::uint32_t limit = k + 1 < last ? bits_of(next) : 0x7FC00000u;
-        const std::uint32_t gap = bits_of(next - here);
+    for (int k = 0; k <= last; ++k) {
+        const std::uint32_t bits = bits_of(magnitude[k]);
+        const std::uint32_t gap = k == 0 ? 0 : bits_of(magnitude[k] - magnitude[k - 1]);
         for (int byte = 0; byte < 4; ++byte) {
-            folded.limit[byte][k] = static_cast<std::uint8_t>(limit >> (8 * byte));
+            folded.magnitude[byte][k] = static_cast<std::uint8_t>(bits >> (8 * byte));
             folded.gap[byte][k] = static_cast<std::uint8_t>(gap >> (8 * byte));
         }
     }

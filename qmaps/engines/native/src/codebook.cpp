@@ -228,6 +228,7 @@ Codebook::Codebook(const std::vector<float>& ascending, const std::vector<float>
     find_even_bits(values, ascending, bits);
 #if defined(QMAPS_ARM)
     find_folded(*this);
+    if (size > 32 && is_mirrored(*this)) values.zero = size / 2;
 #endif
 }
 

@@ -47,6 +47,13 @@ struct Sixteen {
         for (int k = 0; k < 4; ++k) byte[k] = vqtbl1q_u8(plane[k], code);
         join(byte, out);
     }
+    // Those of positive ones, turned negative where all bits of `negative` are set.
+    ALWAYS_INLINE void signed_floats(uint8x16_t code, uint8x16_t negative, float32x4_t (&out)[4]) const {
+        uint8x16_t byte[4];
+        for (int k = 0; k < 4; ++k) byte[k] = vqtbl1q_u8(plane[k], code);
+        byte[3] = vsliq_n_u8(byte[3], negative, 7);
+        join(byte, out);
+    }
 };
 struct ThirtyTwo {
     uint8x16x2_t plane[4];
@@ -62,6 +69,9 @@ struct ThirtyTwo {
 };
 
 // Finders: `codes(value)` gives the codes of the next 16 values.
+
+// The compiler must not take places out of registers, which takes an instruction for each.
+ALWAYS_INLINE inline void in_memory(std::uint32_t (&place)[16]) { __asm__("" : "+m"(place)); }
 
 // Entries of a table by places in memory. Compilers would insert them one by one, which takes an
 // address each.
@@ -96,6 +106,7 @@ struct PieceLimits {
             vst1q_u32(place + 4 * q, piece);
             rest[q] = vandq_u32(its_key, vdupq_n_u32((1u << kLoose) - 1u));
         }
+        in_memory(place);
         for (int q = 0; q < 4; ++q)
             entry[q] = bits_of(load_four(reinterpret_cast<const float*>(table), place + 4 * q));
         const auto code = [&](int q) ALWAYS_INLINE {
@@ -122,29 +133,35 @@ struct EvenBitsLimits {
     }
 };
 
-// Random numbers of the next four values, as uniform_of has them, of draws in upper halves: half a
-// draw more, as 32 bits after the point.
-ALWAYS_INLINE inline float32x4_t uniforms(uint32x4_t words) {
-    const uint32x4_t half = vdupq_n_u32(0x8000u), drawn = vdupq_n_u32(0xFFFF0000u);
-    return vcvtq_n_f32_u32(vbslq_u32(drawn, words, half), 32);
-}
+// Random numbers, as uniform_of has them, of draws in upper halves: half a draw more, as 32 bits
+// after the point.
+struct Uniforms {
+    uint32x4_t drawn = vdupq_n_u32(0xFFFF0000u), half = vdupq_n_u32(0x8000u);
+    ALWAYS_INLINE float32x4_t of(uint32x4_t words) const {
+        // Compilers make two instructions of one that selects between numbers they know.
+        __asm__("bif %0.16b, %1.16b, %2.16b" : "+w"(words) : "w"(half), "w"(drawn));
+        return vcvtq_n_f32_u32(words, 32);
+    }
+};
 
-// Draws as draws_of leaves them.
+// Those of the next four values, of draws as draws_of leaves them.
 struct StoredDraws {
     const std::uint16_t* draws;
+    Uniforms uniforms;
     ALWAYS_INLINE explicit StoredDraws(const std::uint16_t* from) : draws(from) {}
     template <bool>
     ALWAYS_INLINE float32x4_t next(float32x4_t) {
         const uint16x4_t some = vld1_u16(draws);
         draws += 4;
-        return uniforms(vshll_n_u16(some, 16));
+        return uniforms.of(vshll_n_u16(some, 16));
     }
 };
 
 // Draws that are spread over steps, from an element on; those of negative values are turned round.
 struct SpreadDraws {
-    uint32x4_t words;
-    ALWAYS_INLINE explicit SpreadDraws(std::uint32_t word) {
+    uint32x4_t words, four;
+    Uniforms uniforms;
+    ALWAYS_INLINE explicit SpreadDraws(std::uint32_t word) : four(vdupq_n_u32(4 * kPerElement)) {
         alignas(16) static constexpr std::uint32_t kAhead[4] = {0, kPerElement, 2 * kPerElement,
                                                                 3 * kPerElement};
         words = vaddq_u32(vdupq_n_u32(word), vld1q_u32(kAhead));
@@ -152,8 +169,9 @@ struct SpreadDraws {
     template <bool kSigned>
     ALWAYS_INLINE float32x4_t next(float32x4_t value) {
         const uint32x4_t plain = words;
-        words = vaddq_u32(words, vdupq_n_u32(4 * kPerElement));
-        return uniforms(kSigned ? veorq_u32(plain, vcltzq_f32(value)) : plain);
+        words = vaddq_u32(words, four);
+        __asm__("" : "+w"(words));  // one register for what is added, not four
+        return uniforms.of(kSigned ? veorq_u32(plain, vcltzq_f32(value)) : plain);
     }
 };
 
@@ -169,75 +187,91 @@ ALWAYS_INLINE inline uint32x4_t up_of(float32x4_t random, float32x4_t over, floa
     return vcltq_f32(vmulq_f32(random, gap), over);
 }
 
-// Codes rounded by chance where the bits of values are evenly spaced: those of the lower neighbour
-// are the first of a value's own.
+inline bool in_upper_halves(const Lookup& lookup) {
+    return lookup.shift >= 16 && (lookup.first & 0xFFFFu) == 0;
+}
+
+// Codes rounded by chance where the bits of values are evenly spaced, in their upper halves alone: those
+// of the lower neighbour are the first of a value's own.
 template <bool kBent, class Draws>
 struct RaisedBits {
     Draws draws;
     float32x4_t lowest, highest, bend;
-    uint32x4_t first, step, kept;
-    int32x4_t shift;
+    uint32x4_t step, kept;
+    int16x8_t shift;
+    uint8x16_t first;
     ALWAYS_INLINE RaisedBits(const Codebook& codebook, const Draws& drawn)
         : draws(drawn), lowest(vdupq_n_f32(codebook.values.value[0])),
           highest(vdupq_n_f32(codebook.values.value[codebook.size - 1])),
-          bend(vdupq_n_f32(codebook.bend)), first(vdupq_n_u32(codebook.values.first)),
-          step(vdupq_n_u32(1u << codebook.values.shift)),
+          bend(vdupq_n_f32(codebook.bend)), step(vdupq_n_u32(1u << codebook.values.shift)),
           kept(vdupq_n_u32(0u - (1u << codebook.values.shift))),
-          shift(vdupq_n_s32(-codebook.values.shift)) {}
+          shift(vdupq_n_s16(static_cast<std::int16_t>(16 - codebook.values.shift))),
+          first(vdupq_n_u8(static_cast<std::uint8_t>(codebook.values.first >> codebook.values.shift))) {}
     ALWAYS_INLINE uint8x16_t codes(const float32x4_t (&value)[4]) {
-        uint32x4_t code[4];
+        float32x4_t held[4];
+        uint32x4_t up[4];
         for (int q = 0; q < 4; ++q) {
-            const float32x4_t held = vmaxq_f32(vminq_f32(value[q], highest), lowest);
-            const uint32x4_t bits = vandq_u32(bits_of(held), kept);
+            held[q] = vmaxq_f32(vminq_f32(value[q], highest), lowest);
+            const uint32x4_t bits = vandq_u32(bits_of(held[q]), kept);
             const float32x4_t low = floats_of(bits), high = floats_of(vaddq_u32(bits, step));
-            const uint32x4_t up = up_of<kBent>(draws.template next<false>(held), vsubq_f32(held, low),
-                                               vsubq_f32(high, low), bend);
-            code[q] = vsubq_u32(vshlq_u32(vsubq_u32(bits, first), shift), up);
+            up[q] = up_of<kBent>(draws.template next<false>(held[q]), vsubq_f32(held[q], low),
+                                 vsubq_f32(high, low), bend);
         }
-        return bytes_of(code);
+        const auto number = [&](int q) ALWAYS_INLINE {
+            return vshlq_u16(upper_halves(held[q], held[q + 1]), shift);
+        };
+        return vsubq_u8(vsubq_u8(lower_bytes(number(0), number(2)), first), bytes_of(up));
     }
 };
+
+ALWAYS_INLINE inline uint16x8_t not_negative(uint16x8_t half) {
+    return vreinterpretq_u16_s16(vmaxq_s16(vreinterpretq_s16_u16(half), vdupq_n_s16(0)));
+}
 
 // The same of few values; see Folded.
 template <bool kSigned, bool kBent, class Draws>
 struct RaisedFew {
     Draws draws;
-    uint8x16x4_t below;
-    Sixteen limits, gaps;
-    std::conditional_t<kSigned, ThirtyTwo, Sixteen> values;
+    uint8x16x4_t next;
+    Sixteen magnitudes, gaps;
     uint16x8_t first;
     int16x8_t shift;
-    uint8x16_t zero;
+    uint8x16_t last, zero, back = vdupq_n_u8(255);
     float32x4_t bend;
     ALWAYS_INLINE RaisedFew(const Codebook& codebook, const Draws& drawn)
-        : draws(drawn), below(vld1q_u8_x4(codebook.folded.below)), limits(codebook.folded.limit),
-          gaps(codebook.folded.gap), values(codebook.values.plane),
+        : draws(drawn), next(vld1q_u8_x4(codebook.folded.next)),
+          magnitudes(codebook.folded.magnitude), gaps(codebook.folded.gap),
           first(vdupq_n_u16(codebook.folded.first)),
           shift(vdupq_n_s16(static_cast<std::int16_t>(-codebook.folded.shift))),
-          zero(vdupq_n_u8(codebook.folded.zero)), bend(vdupq_n_f32(codebook.bend)) {}
+          last(vdupq_n_u8(codebook.folded.last)), zero(vdupq_n_u8(codebook.folded.zero)),
+          bend(vdupq_n_f32(codebook.bend)) {}
     ALWAYS_INLINE uint8x16_t codes(const float32x4_t (&value)[4]) {
         const auto bucket = [&](uint16x8_t upper) ALWAYS_INLINE {
-            const uint16x8_t magnitude = kSigned ? vandq_u16(upper, vdupq_n_u16(0x7FFF)) : upper;
-            return vshlq_u16(vqsubq_u16(magnitude, first), shift);
+            const uint16x8_t held = kSigned ? vandq_u16(upper, vdupq_n_u16(0x7FFF)) : not_negative(upper);
+            return vshlq_u16(vqsubq_u16(held, first), shift);
         };
         const uint16x8_t upper[2] = {upper_halves(value[0], value[1]), upper_halves(value[2], value[3])};
-        uint8x16_t place = vqtbl4q_u8(below, lower_bytes(bucket(upper[0]), bucket(upper[1])));
+        const uint8x16_t guess = vqtbl4q_u8(next, lower_bytes(bucket(upper[0]), bucket(upper[1])));
         float32x4_t limit[4], low[4], gap[4];
         uint32x4_t up[4];
-        limits.floats(place, limit);
+        magnitudes.floats(guess, limit);
         for (int q = 0; q < 4; ++q)
             up[q] = kSigned ? vcageq_f32(value[q], limit[q]) : vcgeq_f32(value[q], limit[q]);
-        place = vsubq_u8(place, bytes_of(up));
-        gaps.floats(place, gap);
+        const uint8x16_t after = vminq_u8(vsubq_u8(guess, bytes_of(up)), last);
+        gaps.floats(after, gap);
+        const uint8x16_t place = vaddq_u8(after, back);
         uint8x16_t code = place;
         if constexpr (kSigned) {
             // Below zero the lower neighbour is the one of greater magnitude.
             const auto signs = [](uint16x8_t half) ALWAYS_INLINE {
                 return vreinterpretq_u16_s16(vshrq_n_s16(vreinterpretq_s16_u16(half), 15));
             };
-            code = vaddq_u8(veorq_u8(place, lower_bytes(signs(upper[0]), signs(upper[1]))), zero);
+            const uint8x16_t negative = lower_bytes(signs(upper[0]), signs(upper[1]));
+            magnitudes.signed_floats(vsubq_u8(place, negative), negative, low);
+            code = vaddq_u8(veorq_u8(place, negative), zero);
+        } else {
+            magnitudes.floats(place, low);
         }
-        values.floats(code, low);
         for (int q = 0; q < 4; ++q)
             up[q] = up_of<kBent>(draws.template next<kSigned>(value[q]), vsubq_f32(value[q], low[q]),
                                  gap[q], bend);
@@ -266,7 +300,14 @@ inline void find_codes(Find find, const float* x, const float* divisor, std::int
             }
             return find.codes(value);
         };
-        for (; i + kGroup <= end; i += kGroup) vst1q_u8(codes + i, group(x + i));
+        const float* from = x + i;
+        std::uint8_t* to = codes + i;
+        for (std::int64_t groups = (end - i) / kGroup; groups > 0; --groups) {
+            vst1q_u8(to, group(from));
+            from += kGroup;
+            to += kGroup;
+        }
+        i += (end - i) / kGroup * kGroup;
         if (i == end) continue;
         const auto rest = static_cast<std::size_t>(end - i);
         float last[kGroup] = {};
@@ -310,10 +351,10 @@ inline bool round_tile(const Codebook& codebook, const Draws& draws, const float
         return true;
     };
     const bool bent = codebook.bend != 0.0f;
-    if (codebook.values.shift)
+    if (in_upper_halves(codebook.values))
         return bent ? with.template operator()<RaisedBits<true, Draws>>()
                     : with.template operator()<RaisedBits<false, Draws>>();
-    if (codebook.folded.places == 0) return false;
+    if (codebook.folded.last == 0) return false;
     if (codebook.folded.zero > 0)
         return bent ? with.template operator()<RaisedFew<true, true, Draws>>()
                     : with.template operator()<RaisedFew<true, false, Draws>>();
@@ -327,7 +368,7 @@ inline bool round_group(const Codec& codec, const float* x, const float* divisor
                         std::int64_t block, std::int64_t first, std::uint8_t* codes,
                         std::int64_t count, Scratch& scratch) {
     const Codebook& codebook = *codec.codebook;
-    if (!codebook.values.shift && codebook.folded.places == 0) return false;
+    if (!in_upper_halves(codebook.values) && codebook.folded.last == 0) return false;
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
         if (codec.noise.key1 & kSpread) {
@@ -347,7 +388,7 @@ inline void round_codes(const Codec& codec, const float* n, std::int64_t first,
     const Codebook& codebook = *codec.codebook;
     const float* value = codebook.values.value;
     const float lowest = value[0], highest = value[codebook.size - 1];
-    const bool few = codebook.values.shift || codebook.folded.places > 0;
+    const bool few = in_upper_halves(codebook.values) || codebook.folded.last > 0;
     if (!few) search_codes(codebook.stochastic, n, codes, count, scratch);
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
@@ -380,7 +421,7 @@ inline bool encode_divided(const Codec& codec, const float* x, const float* divi
     return search_group<true>(codec.codebook->nearest, x, divisor, block, codes, count);
 }
 
-// Values of the 16 codes at a place.
+// Values of the 16 codes at a place; of any codes.
 
 struct FewValues {
     ThirtyTwo values;
@@ -409,9 +450,6 @@ struct EvenBits {
     ALWAYS_INLINE explicit EvenBits(const Lookup& lookup)
         : first(vdupq_n_u16(static_cast<std::uint16_t>(lookup.first >> 16))),
           step(vdup_n_u8(static_cast<std::uint8_t>(1u << (lookup.shift - 16)))) {}
-    static bool allowed(const Lookup& lookup) {
-        return lookup.shift >= 16 && lookup.shift < 24 && (lookup.first & 0xFFFFu) == 0;
-    }
     ALWAYS_INLINE void floats(const std::uint8_t* codes, float32x4_t (&out)[4]) const {
         const uint8x16_t code = vld1q_u8(codes);
         const uint16x8_t upper[2] = {vaddq_u16(first, vmull_u8(vget_low_u8(code), step)),
@@ -420,6 +458,34 @@ struct EvenBits {
             out[2 * h] = floats_of(vshll_n_u16(vget_low_u16(upper[h]), 16));
             out[2 * h + 1] = floats_of(vshll_high_n_u16(upper[h], 16));
         }
+    }
+};
+
+// Up to 255 codes of values that are mirrored about zero, in two rounds, each of which has half of
+// the magnitudes' bytes in registers; halves of floats lie in the place of these meanwhile.
+struct MirroredHalves {
+    uint8x16x4_t low[2], high[2];
+    uint8x16_t zero;
+    ALWAYS_INLINE MirroredHalves(const Lookup& lookup, int half)
+        : zero(vdupq_n_u8(static_cast<std::uint8_t>(lookup.zero))) {
+        for (int k = 0; k < 2; ++k) {
+            const std::uint8_t* from = lookup.plane[2 * half + k] + lookup.zero;
+            low[k] = vld1q_u8_x4(from);
+            high[k] = vld1q_u8_x4(from + 64);
+        }
+    }
+    // With `kUpper` their upper halves, with the sign.
+    template <bool kUpper>
+    ALWAYS_INLINE void halves(const std::uint8_t* codes, uint16x8_t (&out)[2]) const {
+        const uint8x16_t code = vld1q_u8(codes);
+        const uint8x16_t place = vminq_u8(vabdq_u8(code, zero), vdupq_n_u8(127));
+        const uint8x16_t beyond = vsubq_u8(place, vdupq_n_u8(64));
+        uint8x16_t byte[2];
+        for (int k = 0; k < 2; ++k)
+            byte[k] = vqtbx4q_u8(vqtbl4q_u8(low[k], place), high[k], beyond);
+        if constexpr (kUpper) byte[1] = vsliq_n_u8(byte[1], vcltq_u8(code, zero), 7);
+        out[0] = vreinterpretq_u16_u8(vzip1q_u8(byte[0], byte[1]));
+        out[1] = vreinterpretq_u16_u8(vzip2q_u8(byte[0], byte[1]));
     }
 };
 
@@ -435,34 +501,86 @@ struct ManyValues {
     }
 };
 
-// Values times the scale of their block, of which the first `begin` elements come before.
-template <class Values, int kCodes, class Scale>
-inline void look_up_from(const Lookup& lookup, const std::uint8_t* codes, const Scale& scale,
-                         std::int64_t block, std::int64_t begin, float* out, std::int64_t count) {
-    const Values values(lookup);
+// Call group(codes, scales, out) for every 16 elements of a block; `begin` of the first block's elements
+// come before. kCodes: of a byte.
+template <int kCodes, class Scale, class Group>
+ALWAYS_INLINE inline void in_blocks(const Lookup& lookup, const std::uint8_t* codes, const Scale& scale,
+                                    std::int64_t block, std::int64_t begin, float* out,
+                                    std::int64_t count, const Group& group) {
     for (std::int64_t i = 0; i < count;) {
         const std::int64_t at = begin + i, rest = block - at % block;
         const std::int64_t end = count - i < rest ? count : i + rest;
         const float its_scale = scale(at / block);
         const float32x4_t scales = vdupq_n_f32(its_scale);
-        for (; i + kGroup <= end; i += kGroup) {
-            float32x4_t found[4];
-            values.floats(codes + i / kCodes, found);
-            for (int q = 0; q < 4; ++q) vst1q_f32(out + i + 4 * q, vmulq_f32(found[q], scales));
+        const std::uint8_t* from = codes + i / kCodes;
+        float* to = out + i;
+        for (std::int64_t groups = (end - i) / kGroup; groups > 0; --groups) {
+            group(from, scales, to);
+            from += kGroup / kCodes;
+            to += kGroup;
         }
-        for (; i < end; ++i) {
+        for (i += (end - i) / kGroup * kGroup; i < end; ++i) {
             const int code = kCodes == 2 ? codes[i / 2] >> (i % 2 * 4) & 15 : codes[i];
             out[i] = lookup.value[code] * its_scale;
         }
     }
 }
 
+ALWAYS_INLINE inline void store_products(const float32x4_t (&value)[4], float32x4_t scales, float* out) {
+    for (int q = 0; q < 4; ++q) vst1q_f32(out + 4 * q, vmulq_f32(value[q], scales));
+}
+
+// Values times the scale of their block.
+template <class Values, int kCodes, class Scale>
+inline void look_up_from(const Lookup& lookup, const std::uint8_t* codes, const Scale& scale,
+                         std::int64_t block, std::int64_t begin, float* out, std::int64_t count) {
+    const Values values(lookup);
+    in_blocks<kCodes>(lookup, codes, scale, block, begin, out, count,
+                      [&](const std::uint8_t* from, float32x4_t scales, float* to) ALWAYS_INLINE {
+        float32x4_t value[4];
+        values.floats(from, value);
+        store_products(value, scales, to);
+    });
+}
+
+template <class Scale>
+inline void look_up_mirrored(const Lookup& lookup, const std::uint8_t* codes, const Scale& scale,
+                             std::int64_t block, std::int64_t begin, float* out, std::int64_t count) {
+    const MirroredHalves lower(lookup, 0);
+    const std::uint8_t* from = codes;
+    float* to = out;
+    for (std::int64_t groups = count / kGroup; groups > 0; --groups) {
+        uint16x8_t half[2];
+        lower.halves<false>(from, half);
+        vst1q_f32(to, vreinterpretq_f32_u16(half[0]));
+        vst1q_f32(to + 4, vreinterpretq_f32_u16(half[1]));
+        from += kGroup;
+        to += kGroup;
+    }
+    const MirroredHalves upper(lookup, 1);
+    in_blocks<1>(lookup, codes, scale, block, begin, out, count,
+                 [&](const std::uint8_t* some, float32x4_t scales, float* values) ALWAYS_INLINE {
+        uint16x8_t half[2];
+        upper.halves<true>(some, half);
+        float32x4_t value[4];
+        for (int h = 0; h < 2; ++h) {
+            const uint16x8_t low = vreinterpretq_u16_f32(vld1q_f32(values + 4 * h));
+            value[2 * h] = vreinterpretq_f32_u16(vzip1q_u16(low, half[h]));
+            value[2 * h + 1] = vreinterpretq_f32_u16(vzip2q_u16(low, half[h]));
+        }
+        store_products(value, scales, values);
+    });
+}
+
 template <class Scale>
 inline void look_up_scaled(const Lookup& lookup, const std::uint8_t* codes, bool halves,
                            const Scale& scale, std::int64_t block, std::int64_t begin, float* out,
                            std::int64_t count) {
+    // Groups are those of both rounds.
+    const bool whole = block % kGroup == 0 && begin % kGroup == 0;
     const auto chosen = halves                      ? look_up_from<HalfValues, 2, Scale>
-                        : EvenBits::allowed(lookup) ? look_up_from<EvenBits, 1, Scale>
+                        : in_upper_halves(lookup)   ? look_up_from<EvenBits, 1, Scale>
+                        : whole && lookup.zero > 0  ? look_up_mirrored<Scale>
                         : lookup.codes <= 32        ? look_up_from<FewValues, 1, Scale>
                                                     : look_up_from<ManyValues, 1, Scale>;
     chosen(lookup, codes, scale, block, begin, out, count);
@@ -474,7 +592,7 @@ inline constexpr bool kReadsHalves = true;
 inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool halves, float* out,
                     std::int64_t count) {
     const auto one = [](std::int64_t) { return 1.0f; };
-    look_up_scaled(lookup, codes, halves, one, count > 0 ? count : 1, 0, out, count);
+    look_up_scaled(lookup, codes, halves, one, std::int64_t{1} << 62, 0, out, count);
 }
 
 // Values times the scale of their block, where that can be done in one go; at: of the first.
