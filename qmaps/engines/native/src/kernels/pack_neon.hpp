@@ -1,7 +1,9 @@
 // Codes to and from the packed stream with NEON, 16 at a time; each returns how many were done.
 
-// While 16 bytes can be read or written.
-inline bool holds_lanes(std::int64_t rest, int bits) { return rest * bits >= 128 && rest >= 16; }
+// As long as 16 bytes can be read or written.
+inline std::int64_t groups_of(std::int64_t count, int bits) {
+    return count * bits < 128 || count < 16 ? 0 : (count * bits - 128) / (16 * bits) + 1;
+}
 
 // Where the bytes of 8 codes lie in a lane of 64 bits, packed; 255 for none. And the two bytes that each
 // code of 16 lies in, and how far up it lies there.
@@ -31,15 +33,15 @@ inline std::int64_t pack_lanes(const std::uint8_t* codes, int bits, std::int64_t
     const int64x2_t down = vdupq_n_s64(4 * bits - 32);
     const uint64x2_t low = vdupq_n_u64((std::uint64_t{1} << 4 * bits) - 1u);
     const uint8x16_t order = vld1q_u8(kLanes64.packed[bits]);
-    std::int64_t i = 0;
-    for (; holds_lanes(count - i, bits); i += 16, to += 2 * bits) {
-        const uint16x8_t one = vreinterpretq_u16_u8(vld1q_u8(codes + i));
+    const std::int64_t all = groups_of(count, bits);
+    for (std::int64_t groups = all; groups > 0; --groups, codes += 16, to += 2 * bits) {
+        const uint16x8_t one = vreinterpretq_u16_u8(vld1q_u8(codes));
         const uint32x4_t two = vreinterpretq_u32_u16(vmlsq_u16(one, vshrq_n_u16(one, 8), twos));
         const uint64x2_t four = vreinterpretq_u64_u32(vmlsq_u32(two, vshrq_n_u32(two, 16), fours));
         const uint64x2_t eight = vbslq_u64(low, four, vshlq_u64(four, down));
         vst1q_u8(to, vqtbl1q_u8(vreinterpretq_u8_u64(eight), order));
     }
-    return i;
+    return 16 * all;
 }
 
 inline std::int64_t unpack_lanes(const std::uint8_t* from, int bits, std::int64_t count,
@@ -47,16 +49,16 @@ inline std::int64_t unpack_lanes(const std::uint8_t* from, int bits, std::int64_
     const uint8x16_t pairs[2] = {vld1q_u8(kLanes64.pairs[bits][0]), vld1q_u8(kLanes64.pairs[bits][1])};
     const int16x8_t up = vld1q_s16(kLanes64.up[bits]);
     const uint8x16_t mask = vdupq_n_u8(static_cast<std::uint8_t>((1 << bits) - 1));
-    std::int64_t i = 0;
-    for (; holds_lanes(count - i, bits); i += 16, from += 2 * bits) {
+    const std::int64_t all = groups_of(count, bits);
+    for (std::int64_t groups = all; groups > 0; --groups, codes += 16, from += 2 * bits) {
         const uint8x16_t packed = vld1q_u8(from);
         const auto eight = [&](int half) ALWAYS_INLINE {
             return vreinterpretq_u8_u16(
                 vshlq_u16(vreinterpretq_u16_u8(vqtbl1q_u8(packed, pairs[half])), up));
         };
-        vst1q_u8(codes + i, vandq_u8(vuzp1q_u8(eight(0), eight(1)), mask));
+        vst1q_u8(codes, vandq_u8(vuzp1q_u8(eight(0), eight(1)), mask));
     }
-    return i;
+    return 16 * all;
 }
 
 // Half a byte a code.

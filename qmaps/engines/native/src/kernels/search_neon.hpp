@@ -73,6 +73,14 @@ struct ThirtyTwo {
 // The compiler must not take places out of registers, which takes an instruction for each.
 ALWAYS_INLINE inline void in_memory(std::uint32_t (&place)[16]) { __asm__("" : "+m"(place)); }
 
+// Upper halves of sums, for which compilers add first.
+ALWAYS_INLINE inline uint16x8_t upper_sums(uint32x4_t a, uint32x4_t b, uint32x4_t c, uint32x4_t d) {
+    uint16x8_t sums;
+    __asm__("addhn %0.4h, %1.4s, %2.4s" : "=w"(sums) : "w"(a), "w"(b));
+    __asm__("addhn2 %0.8h, %1.4s, %2.4s" : "+w"(sums) : "w"(c), "w"(d));
+    return sums;
+}
+
 // Entries of a table by places in memory. Compilers would insert them one by one, which takes an
 // address each.
 ALWAYS_INLINE inline float32x4_t load_four(const float* table, const std::uint32_t* place) {
@@ -110,7 +118,7 @@ struct PieceLimits {
         for (int q = 0; q < 4; ++q)
             entry[q] = bits_of(load_four(reinterpret_cast<const float*>(table), place + 4 * q));
         const auto code = [&](int q) ALWAYS_INLINE {
-            const uint16x8_t upper = vaddhn_high_u32(vaddhn_u32(entry[q], rest[q]), entry[q + 1], rest[q + 1]);
+            const uint16x8_t upper = upper_sums(entry[q], rest[q], entry[q + 1], rest[q + 1]);
             return kLoose > 16 ? vshrq_n_u16(upper, kLoose > 16 ? kLoose - 16 : 1) : upper;
         };
         return lower_bytes(code(0), code(2));
@@ -279,19 +287,28 @@ struct RaisedFew {
     }
 };
 
-// Codes of `count` values that lie between `low` and `high`, or, with kDivides, of values under the
-// divisors of their blocks, of whole groups, of which the first `begin` elements come before.
+// Call run(i, count, scale) for every block of elements; `begin` of the first one's come before.
+template <class Scale, class Run>
+ALWAYS_INLINE inline void in_blocks(std::int64_t block, std::int64_t begin, std::int64_t count,
+                                    const Scale& scale, const Run& run) {
+    std::int64_t number = begin / block, rest = block - begin % block;
+    for (std::int64_t i = 0; i < count; ++number) {
+        const std::int64_t some = count - i < rest ? count - i : rest;
+        run(i, some, scale(number));
+        i += some;
+        rest = block;
+    }
+}
+
+// Codes of `count` values that lie between the codebook's ends, or, with kDivides, of values under the
+// divisors of their blocks, of whole groups.
 template <bool kDivides, class Find>
 inline void find_codes(Find find, const float* x, const float* divisor, std::int64_t block,
                        std::int64_t begin, std::uint8_t* codes, std::int64_t count) {
-    for (std::int64_t i = 0; i < count;) {
-        std::int64_t end = count;
-        float32x4_t scale = vdupq_n_f32(1.0f);
-        if constexpr (kDivides) {
-            const std::int64_t rest = block - (begin + i) % block;
-            end = count - i < rest ? count : i + rest;
-            scale = vdupq_n_f32(divisor[(begin + i) / block]);
-        }
+    in_blocks(kDivides ? block : count + 1, begin, count,
+              [&](std::int64_t number) ALWAYS_INLINE { return kDivides ? divisor[number] : 1.0f; },
+              [&](std::int64_t i, std::int64_t some, float its_scale) ALWAYS_INLINE {
+        const float32x4_t scale = vdupq_n_f32(its_scale);
         const auto group = [&](const float* from) ALWAYS_INLINE {
             float32x4_t value[4];
             for (int q = 0; q < 4; ++q) {
@@ -302,21 +319,19 @@ inline void find_codes(Find find, const float* x, const float* divisor, std::int
         };
         const float* from = x + i;
         std::uint8_t* to = codes + i;
-        for (std::int64_t groups = (end - i) / kGroup; groups > 0; --groups) {
+        for (std::int64_t groups = some / kGroup; groups > 0; --groups) {
             vst1q_u8(to, group(from));
             from += kGroup;
             to += kGroup;
         }
-        i += (end - i) / kGroup * kGroup;
-        if (i == end) continue;
-        const auto rest = static_cast<std::size_t>(end - i);
+        const auto rest = static_cast<std::size_t>(some % kGroup);
+        if (rest == 0) return;
         float last[kGroup] = {};
         std::uint8_t last_codes[kGroup];
-        __builtin_memcpy(last, x + i, rest * sizeof(float));
+        __builtin_memcpy(last, from, rest * sizeof(float));
         vst1q_u8(last_codes, group(last));
-        __builtin_memcpy(codes + i, last_codes, rest);
-        i = end;
-    }
+        __builtin_memcpy(to, last_codes, rest);
+    });
 }
 
 // Nearest codes, if there is a way in one go.
@@ -501,29 +516,26 @@ struct ManyValues {
     }
 };
 
-// Call group(codes, scales, out) for every 16 elements of a block; `begin` of the first block's elements
-// come before. kCodes: of a byte.
+// Call group(codes, scales, out) for every 16 elements of each block. kCodes: of a byte.
 template <int kCodes, class Scale, class Group>
-ALWAYS_INLINE inline void in_blocks(const Lookup& lookup, const std::uint8_t* codes, const Scale& scale,
+ALWAYS_INLINE inline void in_groups(const Lookup& lookup, const std::uint8_t* codes, const Scale& scale,
                                     std::int64_t block, std::int64_t begin, float* out,
                                     std::int64_t count, const Group& group) {
-    for (std::int64_t i = 0; i < count;) {
-        const std::int64_t at = begin + i, rest = block - at % block;
-        const std::int64_t end = count - i < rest ? count : i + rest;
-        const float its_scale = scale(at / block);
+    in_blocks(block, begin, count, scale,
+              [&](std::int64_t i, std::int64_t some, float its_scale) ALWAYS_INLINE {
         const float32x4_t scales = vdupq_n_f32(its_scale);
         const std::uint8_t* from = codes + i / kCodes;
         float* to = out + i;
-        for (std::int64_t groups = (end - i) / kGroup; groups > 0; --groups) {
+        for (std::int64_t groups = some / kGroup; groups > 0; --groups) {
             group(from, scales, to);
             from += kGroup / kCodes;
             to += kGroup;
         }
-        for (i += (end - i) / kGroup * kGroup; i < end; ++i) {
-            const int code = kCodes == 2 ? codes[i / 2] >> (i % 2 * 4) & 15 : codes[i];
-            out[i] = lookup.value[code] * its_scale;
+        for (std::int64_t j = i + some / kGroup * kGroup; j < i + some; ++j) {
+            const int code = kCodes == 2 ? codes[j / 2] >> (j % 2 * 4) & 15 : codes[j];
+            out[j] = lookup.value[code] * its_scale;
         }
-    }
+    });
 }
 
 ALWAYS_INLINE inline void store_products(const float32x4_t (&value)[4], float32x4_t scales, float* out) {
@@ -535,7 +547,7 @@ template <class Values, int kCodes, class Scale>
 inline void look_up_from(const Lookup& lookup, const std::uint8_t* codes, const Scale& scale,
                          std::int64_t block, std::int64_t begin, float* out, std::int64_t count) {
     const Values values(lookup);
-    in_blocks<kCodes>(lookup, codes, scale, block, begin, out, count,
+    in_groups<kCodes>(lookup, codes, scale, block, begin, out, count,
                       [&](const std::uint8_t* from, float32x4_t scales, float* to) ALWAYS_INLINE {
         float32x4_t value[4];
         values.floats(from, value);
@@ -558,7 +570,7 @@ inline void look_up_mirrored(const Lookup& lookup, const std::uint8_t* codes, co
         to += kGroup;
     }
     const MirroredHalves upper(lookup, 1);
-    in_blocks<1>(lookup, codes, scale, block, begin, out, count,
+    in_groups<1>(lookup, codes, scale, block, begin, out, count,
                  [&](const std::uint8_t* some, float32x4_t scales, float* values) ALWAYS_INLINE {
         uint16x8_t half[2];
         upper.halves<true>(some, half);
