@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -95,7 +95,8 @@ def executed(program: Path, words: Sequence[str]) -> tuple[Counter[int], dict[in
     found: dict[int, Code] = {}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as process:
         assert process.stderr is not None
-        function, address, code = "", 0, []
+        function, address = "", 0
+        code: list[int] = []
         for line in process.stderr:
             if line.startswith("Trace"):
                 counts[int(line.split("/", 2)[1], 16)] += 1
@@ -155,7 +156,13 @@ def cycles(code: Sequence[Stretch], core: str, llvm: str) -> float:
             [f"{llvm}mc", "-disassemble", *target, "-mattr=+all"],
             input=raw, capture_output=True, text=True, check=True,
         ).stdout  # fmt: skip
-        lines = (line for line in text.splitlines() if not BRANCH.search(line))
+        lines = [
+            line
+            for line in text.splitlines()
+            if line.startswith("\t") and not (line.startswith("\t.") or BRANCH.search(line))
+        ]
+        if not lines:
+            continue
         answer = subprocess.run(
             [f"{llvm}mca", "-mtriple=aarch64", f"-mcpu={core}", "-iterations=100"],
             input="\n".join(lines), capture_output=True, text=True, check=True,
@@ -188,7 +195,7 @@ def counted(program: Path, folder: Path, llvm: str | None) -> list[str]:
             model = (
                 [f"{cycles(code, core, llvm):.1f}" for core in CORES] if llvm is not None else []
             )
-            sums: Counter[str] = Counter()
+            sums: dict[str, float] = defaultdict(float)
             for stretch in code:
                 sums[part_of(stretch.code.function)] += stretch.instructions
             rows.append(

@@ -17,7 +17,7 @@ ROUNDINGS = {"": 0, "sr": 1, "qsr": 2}
 
 
 def _bits(values: Tensor) -> list[int]:
-    return values.float().numpy().view(np.uint32).tolist()
+    return [int(bits) for bits in values.float().numpy().view(np.uint32)]
 
 
 def _line(q: Quantizer) -> str:
