@@ -88,6 +88,18 @@ def steps() -> str:
     ).format(*ratios)
 
 
+def arm() -> str:
+    """Instructions of the steps of 8 and 4 bits on Arm."""
+    page = (REPORTS / "bench" / "arm.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| AdamW (\w+) \| (\w+) \| ([\d.]+) ", page, re.MULTILINE)
+    count = {(name, isa): float(number) for name, isa, number in reversed(rows)}
+    of = [count[name, isa] for isa in ("neon", "portable") for name in ("8bit", "4bit")]
+    return (
+        "on Arm a step takes {:.0f} or {:.0f} instructions per element with NEON ({:.0f} or {:.0f} "
+        "in portable code), counted in emulation: no Arm processor was timed"
+    ).format(*of)
+
+
 def peers() -> str:
     """Whole training steps with the 8-bit optimizers of others."""
     _, seconds, _ = training()
@@ -166,6 +178,7 @@ PAGES: dict[str, dict[str, Callable[[], list[str] | str]]] = {
         "32 bits": lambda: total("32bit"),
         "8 bits": lambda: total("8bit"),
         "steps": steps,
+        "arm": arm,
         "width of 8bit": lambda: width("8bit"),
         "width of 4bit": lambda: width("4bit"),
         "8bit": lambda: safety.summary("8bit"),
@@ -190,7 +203,7 @@ PAGES: dict[str, dict[str, Callable[[], list[str] | str]]] = {
         "left out": verdict_counts.left_out,
     },
     "reports/README.md": {"blind": verdict_counts.blind_safe},
-    "docs/speed.md": {"speed": speed, "avx2": avx2},
+    "docs/speed.md": {"speed": speed, "avx2": avx2, "arm": arm},
 }
 """Generated parts of files: tables are lists of lines, words are text."""
 

@@ -3,7 +3,7 @@
 It works on codebooks, thresholds and scale geometries, and does not use the names of maps and
 normalizers. Its answers are those of `qmaps.engines.reference`, bit for bit.
 
-Environment: ``QMAPS_ISA`` chooses among `isas` ("avx512", "avx2", "portable").
+Environment: ``QMAPS_ISA`` chooses among `isas` ("avx512", "avx2", "neon", "portable").
 """
 
 from __future__ import annotations

@@ -18,6 +18,12 @@ float float_of(std::uint32_t bits) {
     return value;
 }
 
+std::uint32_t bits_of(float value) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 int limits_below(const Search& search, float value) {
     return static_cast<int>(
         std::lower_bound(search.limit, search.limit + search.count, value) - search.limit);
@@ -150,14 +156,66 @@ void find_pieces(Search& search) {
         if (more > 1) return;
         std::uint32_t limit = low_bits;
         if (more) {
-            std::int32_t its_bits;
-            std::memcpy(&its_bits, search.limit + below, sizeof its_bits);
+            const auto its_bits = static_cast<std::int32_t>(bits_of(search.limit[below]));
             limit = piece_key(its_bits, has_sign) & low_bits;
         }
         entry[piece] = (static_cast<std::uint32_t>(below) << loose) + (low_bits - limit);
     }
     search.pieces.entry = std::move(entry);
     search.pieces.loose = loose;
+}
+
+bool is_mirrored(const Codebook& codebook) {
+    const float* value = codebook.values.value;
+    if (codebook.size % 2 == 0) return false;
+    const int zero = codebook.size / 2;
+    for (int k = 0; k <= zero; ++k)
+        if (bits_of(value[zero + k]) != bits_of(0.0f - value[zero - k])) return false;
+    return true;
+}
+
+void find_folded(Codebook& codebook) {
+    constexpr int kBuckets = 64, kMost = 16;
+    const float* value = codebook.values.value;
+    const int size = codebook.size;
+    const int zero = value[0] < 0.0f ? size / 2 : 0;
+    const int last = size - 1 - zero;  // the last magnitude
+    // Up to 1.5 times the last value, values do not exceed the last bucket.
+    if (last < 1 || last >= kMost || !(value[size - 1] <= 1.0f)) return;
+    if (zero > 0 && !is_mirrored(codebook)) return;
+    for (int k = 0; k < last; ++k)
+        if (!(value[zero + k] < value[zero + k + 1])) return;
+    Folded folded;
+    folded.zero = static_cast<std::uint8_t>(zero);
+    folded.last = static_cast<std::uint8_t>(last);
+    const float* magnitude = value + zero;
+    const auto next_of = [&](float number) {
+        return std::min(static_cast<int>(std::upper_bound(magnitude + 1, magnitude + last, number) - magnitude), last);
+    };
+    const std::uint32_t end = bits_of(2.0f) >> 16;
+    bool found = false;
+    for (folded.shift = 8; !found && folded.shift > 3;) {
+        --folded.shift;
+        folded.first = static_cast<std::uint16_t>(end - (kBuckets << folded.shift));
+        found = true;
+        for (std::uint32_t bucket = 0; bucket < kBuckets; ++bucket) {
+            const std::uint32_t begin = folded.first + (bucket << folded.shift);
+            const std::uint32_t after = begin + (1u << folded.shift);
+            const int next = next_of(bucket == 0 ? 0.0f : float_of(begin << 16));
+            folded.next[bucket] = static_cast<std::uint8_t>(next);
+            found = found && next_of(float_of((after << 16) - 1u)) <= next + 1;
+        }
+    }
+    if (!found) return;
+    for (int k = 0; k <= last; ++k) {
+        const std::uint32_t bits = bits_of(magnitude[k]);
+        const std::uint32_t gap = k == 0 ? 0 : bits_of(magnitude[k] - magnitude[k - 1]);
+        for (int byte = 0; byte < 4; ++byte) {
+            folded.magnitude[byte][k] = static_cast<std::uint8_t>(bits >> (8 * byte));
+            folded.gap[byte][k] = static_cast<std::uint8_t>(gap >> (8 * byte));
+        }
+    }
+    codebook.folded = folded;
 }
 
 void find_buckets(Search& search) {

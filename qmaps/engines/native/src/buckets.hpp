@@ -12,4 +12,10 @@ void find_buckets(Search& search);
 // Fill in search.pieces, if no piece holds two limits.
 void find_pieces(Search& search);
 
+// Whether values mirror each other about zero, which is one of them.
+bool is_mirrored(const Codebook& codebook);
+
+// Fill in codebook.folded, if its values are such.
+void find_folded(Codebook& codebook);
+
 }  // namespace qmaps

@@ -226,6 +226,10 @@ Codebook::Codebook(const std::vector<float>& ascending, const std::vector<float>
     values.codes = 1 << bits;
     fill_planes(values.value, values.plane);
     find_even_bits(values, ascending, bits);
+#if defined(QMAPS_ARM)
+    find_folded(*this);
+    if (size > 32 && is_mirrored(*this)) values.zero = size / 2;
+#endif
 }
 
 }  // namespace qmaps

@@ -65,6 +65,21 @@ static inline std::uint8_t even_number(const EvenLimits& even, std::int32_t bits
     return static_cast<std::uint8_t>((held - even.low) >> even.shift);
 }
 
+// For stochastic rounding to few values, unsigned or mirrored about zero, so that magnitudes tell: up
+// to 16 of them. The upper halves of numbers, less `first` and shifted, fall into 64 buckets, of which none
+// holds two magnitudes but zero. `next` is the place of the magnitude above a bucket's lower end, which
+// numbers of this bucket reach or not. The last one is at most `last`: numbers that reach it lie a whole gap
+// above the one before, and are always rounded up to it.
+struct Folded {
+    alignas(16) std::uint8_t next[64] = {};
+    alignas(16) std::uint8_t magnitude[4][16] = {};  // byte k of each
+    alignas(16) std::uint8_t gap[4][16] = {};        // of what lies between each and the one before
+    std::uint16_t first = 0;
+    int shift = 0;
+    std::uint8_t last = 0;  // 0: there is no such table
+    std::uint8_t zero = 0;  // the code of zero where there are negative values, else 0
+};
+
 // `first` answers by the upper 16 bits of the value; `level` are the nodes of a binary search over
 // those 16 bits. Such answers are lower bounds: as many as `repeats` limits may share their upper
 // 16 bits with the value, and are compared in full.
@@ -96,6 +111,7 @@ struct alignas(64) Lookup {
     std::uint32_t first = 0;
     int shift = 0;
     int codes = kMaxCodes;  // of the codebook's width
+    int zero = 0;  // code of zero where more than 16 values on each side of it mirror each other; else 0
 };
 
 // The same two for more codes than a byte tells apart.
@@ -160,6 +176,7 @@ struct Codebook {
     Search nearest;     // code of the nearest value
     Search stochastic;  // code of the lower of the two neighbours
     Lookup values;
+    Folded folded;
     std::unique_ptr<std::uint8_t[]> lowest;  // of equal values' codes; null: there are none
 };
 

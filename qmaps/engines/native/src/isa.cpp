@@ -53,6 +53,8 @@ std::vector<const Kernels*> available() {
     static const Processor processor;
     if (processor.has_avx512()) sets.push_back(&avx512_kernels());
     if (processor.has_avx2()) sets.push_back(&avx2_kernels());
+#elif defined(QMAPS_ARM)
+    sets.push_back(&neon_kernels());
 #endif
     sets.push_back(&portable_kernels());
     return sets;

@@ -61,6 +61,7 @@ struct Kernels {
 const Kernels& portable_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
+const Kernels& neon_kernels();
 
 // The best that the processor has, or what the environment variable QMAPS_ISA names.
 const Kernels& kernels();

@@ -6,6 +6,11 @@
 // Where a call would keep a loop from being vectorized, or registers in memory.
 #define ALWAYS_INLINE __attribute__((always_inline))
 
+// Before loops: as many vectors at once as an instruction set has room for; else the compiler chooses.
+#if !defined(QMAPS_SIDE_BY_SIDE)
+#define QMAPS_SIDE_BY_SIDE(vectors)
+#endif
+
 namespace qmaps {
 namespace {
 #include "qmaps/engines/kernels/all.hpp"

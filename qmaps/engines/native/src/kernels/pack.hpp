@@ -142,6 +142,8 @@ inline std::int64_t unpack_halves(const std::uint8_t* from, std::int64_t count,
     }
     return i;
 }
+#elif defined(QMAPS_NEON)
+#include "pack_neon.hpp"
 #else
 inline std::int64_t pack_halves(const std::uint8_t*, std::int64_t, std::uint8_t*) { return 0; }
 inline std::int64_t unpack_halves(const std::uint8_t*, std::int64_t, std::uint8_t*) { return 0; }
@@ -213,7 +215,7 @@ inline std::int64_t unpack_lanes(const std::uint8_t* from, int bits, std::int64_
     }
     return i;
 }
-#elif !defined(__AVX512BW__)
+#elif !defined(__AVX512BW__) && !defined(QMAPS_NEON)
 inline std::int64_t pack_lanes(const std::uint8_t*, int, std::int64_t, std::uint8_t*) { return 0; }
 inline std::int64_t unpack_lanes(const std::uint8_t*, int, std::int64_t, std::uint8_t*) { return 0; }
 #endif

@@ -33,6 +33,7 @@ inline void run(float* __restrict p, const float* __restrict g, float* const* s,
     std::int64_t i = 0;
     for (; i + 64 <= count; i += 64) {
         ask(ahead, 2 * ahead.unit);  // rules wait for the divider anyway
+        QMAPS_SIDE_BY_SIDE(2)
         for (std::int64_t j = i; j < i + 64; ++j) element(j);
     }
     for (; i < count; ++i) element(i);

@@ -110,6 +110,7 @@ inline void multiply(const ScaleView& view, std::int64_t at, std::int64_t count,
 // The largest magnitude as bits, by which NaN is above infinity.
 inline std::uint32_t largest_bits(const float* x, std::int64_t count) {
     std::uint32_t most = 0;
+    QMAPS_SIDE_BY_SIDE(4)
     for (std::int64_t i = 0; i < count; ++i) {
         const std::uint32_t magnitude = bits_of(x[i]) & 0x7FFFFFFFu;
         most = magnitude > most ? magnitude : most;
@@ -121,6 +122,7 @@ inline std::uint32_t largest_bits(const float* x, std::int64_t count) {
 // takes half the work of `largest_bits`.
 inline std::uint32_t highest_bits(const float* x, std::int64_t count) {
     std::uint32_t most = 0;
+    QMAPS_SIDE_BY_SIDE(4)
     for (std::int64_t i = 0; i < count; ++i) most = bits_of(x[i]) > most ? bits_of(x[i]) : most;
     return most;
 }

@@ -1,0 +1,1 @@
+"""Instructions of the native engine on Arm, counted in emulation."""
