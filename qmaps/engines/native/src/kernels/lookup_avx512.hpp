@@ -31,9 +31,9 @@ struct EvenBits {
         for (int q = 0; q < 4; ++q) {
             const std::int64_t left = rest - 16 * q;
             const auto* from = reinterpret_cast<const __m128i*>(codes + i + 16 * q);
-            const auto some = static_cast<__mmask16>(left <= 0 ? 0 : (1u << left) - 1u);
-            const __m128i code = whole || left >= 16 ? _mm_loadu_si128(from)
-                                                     : _mm_maskz_loadu_epi8(some, from);
+            const bool all = whole || left >= 16;
+            const auto some = static_cast<__mmask16>(all || left <= 0 ? 0 : (1u << left) - 1u);
+            const __m128i code = all ? _mm_loadu_si128(from) : _mm_maskz_loadu_epi8(some, from);
             const __m512i above = _mm512_sll_epi32(_mm512_cvtepu8_epi32(code), shift);
             out[q] = _mm512_castsi512_ps(_mm512_add_epi32(above, base));
         }
