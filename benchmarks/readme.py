@@ -70,8 +70,8 @@ def avx2() -> str:
         for bits in (8, 4)
     ]
     return (
-        "the 8-bit and the 4-bit step take {:.1f} and {:.1f} times as long as torch's, which keeps "
-        "AVX-512, and the training step {:.2f} and {:.2f} times"
+        "the 8-bit and the 4-bit step take {:.1f} and {:.1f} times as long as torch's, held to AVX2 "
+        "too, and the training step {:.2f} and {:.2f} times"
     ).format(*ratios)
 
 
@@ -83,8 +83,8 @@ def steps() -> str:
         ratios += [seconds[f"qmaps {bits} bits"] / seconds[FUSED] for bits in (8, 4)]
     return (
         "with AVX-512 a training step takes {:.2f} (`8bit`) or {:.2f} times (`4bit`) as long as "
-        "with torch's fused 32-bit AdamW, with AVX2 alone {:.2f} or {:.2f} times (torch's kept "
-        "AVX-512)"
+        "with torch's fused 32-bit AdamW, with AVX2 alone, in torch "
+        "too, {:.2f} or {:.2f} times"
     ).format(*ratios)
 
 
