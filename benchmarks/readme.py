@@ -70,8 +70,8 @@ def avx2() -> str:
         for bits in (8, 4)
     ]
     return (
-        "the 8-bit and the 4-bit step take {:.1f} and {:.1f} times as long as torch's, held to AVX2 "
-        "too, and the training step {:.2f} and {:.2f} times"
+        "the 8-bit and the 4-bit step take {:.1f} and {:.1f} times as long as torch's, held to "
+        "AVX2 too, and the training step {:.2f} and {:.2f} times"
     ).format(*ratios)
 
 

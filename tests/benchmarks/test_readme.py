@@ -51,11 +51,11 @@ def test_the_picture_has_the_numbers_of_the_command() -> None:
     assert (states[0], rows[0]["parameters"], rows[0]["gradients"]) == (56, 14, 14)
 
 
-def test_the_box_has_one_unit_and_says_what_torch_kept() -> None:
+def test_the_box_has_one_unit_and_names_the_instructions_of_torch() -> None:
     text = text_of("README.md")
     assert "8.13 bits per state element, 2.03 bytes per parameter, not 8" in text
     assert "4.25 bits per state element, 1.06 bytes per parameter, not 8" in text
-    assert "1.28 times (torch's kept AVX-512)" in text
+    assert "with AVX2 alone, in torch too, " in text
 
 
 def test_the_first_screen_can_be_pasted() -> None:
