@@ -6,6 +6,8 @@ import math
 import os
 import platform
 import re
+import statistics
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -161,10 +163,14 @@ def findings(engines: Sequence[Backend], cpu: Mapping[str, Any]) -> Iterator[Fin
 
 def seconds_of(call: Callable[[], object], seconds: float) -> float:
     """The median time of a call, measured for about `seconds`."""
-    from torch.utils.benchmark import Timer  # slow to import
-
-    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
-    return float(timer.blocked_autorange(min_run_time=seconds).median)
+    # torch.utils.benchmark imports setuptools, which torch up to 2.9 does not always bring.
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
 
 
 def measured(shape: tuple[int, int], seconds: float) -> dict[str, float]:

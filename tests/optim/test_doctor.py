@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -143,6 +144,12 @@ def test_times_are_per_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_time_is_that_of_one_call() -> None:
     assert 0.001 <= doctor_.seconds_of(lambda: time.sleep(0.001), 0.01) < 1
+
+
+def test_a_step_is_timed_without_setuptools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "setuptools", None)
+    monkeypatch.setitem(sys.modules, "torch.utils.benchmark", None)  # which imports it
+    assert doctor_.seconds_of(lambda: None, 0.001) < 1
 
 
 def test_costs_follow_from_bytes() -> None:
