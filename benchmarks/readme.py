@@ -95,8 +95,8 @@ def arm() -> str:
     count = {(name, isa): float(number) for name, isa, number in reversed(rows)}
     of = [count[name, isa] for isa in ("neon", "portable") for name in ("8bit", "4bit")]
     return (
-        "on Arm a step takes {:.0f} or {:.0f} instructions per element with NEON ({:.0f} or {:.0f} "
-        "in portable code), counted in emulation: no Arm processor was timed"
+        "a step takes {:.0f} (`8bit`) or {:.0f} (`4bit`) instructions per element with NEON, "
+        "{:.0f} or {:.0f} in portable code, counted in emulation: no Arm processor was timed"
     ).format(*of)
 
 
