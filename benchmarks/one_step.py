@@ -289,7 +289,8 @@ def page(frame: pd.DataFrame, command: str) -> str:
         "first and of a second moment. Rows without a spec are formats that the algebra does not "
         "have, written out in `benchmarks/one_step.py`. Gefen chooses the size of its blocks; a "
         "codebook of Lloyd-Max stands for its own, the best one for gradients. An error of one "
-        "step says nothing of errors that add up ([trainings](formats.md), [falls](moving-average.md)).",
+        "step says nothing of errors that add up ([trainings](formats.md), "
+        "[falls](moving-average.md)).",
         "",
     ]
     for task, rows in frame.groupby("judge", sort=False):
