@@ -15,7 +15,6 @@ from qmaps.optim.verify import Speed, Verification, verify
 def test_without_a_gpu_or_triton_the_native_engine_is_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(module, "QUANTIZERS", ("B256/DE@8s",))
     monkeypatch.setattr(module, "RULES", module.RULES[:2])
