@@ -147,6 +147,11 @@ def bound(frame: pd.DataFrame, predictor: str) -> float:
     return float(below.max())
 
 
+def committed() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The committed rows: trials and replays, as `points` takes them."""
+    return pd.read_csv(FOLDER / TRIALS), pd.read_csv(FOLDER / REPLAYS)
+
+
 def ranks(frame: pd.DataFrame, predictor: str) -> list[float]:
     """The rank correlation of a predictor with the outcome, by task."""
     return [
@@ -157,7 +162,7 @@ def ranks(frame: pd.DataFrame, predictor: str) -> list[float]:
 
 def correlations() -> str:
     """The mean rank correlations of the committed rows: the step cost's and the largest."""
-    frame = points(pd.read_csv(FOLDER / TRIALS), pd.read_csv(FOLDER / REPLAYS))
+    frame = points(*committed())
     means = {predictor: float(np.nanmean(ranks(frame, predictor))) for predictor in PREDICTORS}
     best = max(means, key=means.__getitem__)
     return f"{means[STEP_COST]:+.2f} of the step cost, and at most {means[best]:+.2f} ({best})"
@@ -293,7 +298,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 with replacing(path) as temporary:
                     earlier.to_csv(temporary, index=False)
                 print(f"measured {study.task}")
-    trials, replays = pd.read_csv(FOLDER / TRIALS), pd.read_csv(path)
+    trials, replays = committed()
     with replacing(FOLDER / "prediction.png") as temporary:
         draw(trials, replays, temporary)
     write_report(FOLDER / "prediction.md", page(points(trials, replays)))

@@ -56,15 +56,15 @@ def quantize(
     fused = out is None or all(part.is_contiguous() for part in parts)
     # Only the reference draws numbers for shards that are not one stretch.
     fused = fused and (key is None or key.runs is None)
-    device = cuda_engine(x, *parts) if fused and x.numel() else None
-    if device is not None and CUDA.supports(normalizer, map_, tuple(x.shape)):
-        return cuda_tensors.quantize(device, x, normalizer, map_, key, out, check=check)
     shape = tuple(x.shape)
+    device = cuda_engine(x, *parts) if fused and x.numel() else None
+    if device is not None and CUDA.supports(normalizer, map_, shape):
+        return cuda_tensors.quantize(device, x, normalizer, map_, key, out, check=check)
     if fused and x.numel() and _triton_runs(x, *parts) and TRITON.supports(normalizer, map_, shape):
         if check and holds_bad(x, map_):
             return *(out or (x, ())), 1
         return *triton_tensors.quantize(x, normalizer, map_, key, out), 0
-    if fused and runs_native(x, *parts) and NATIVE.supports(normalizer, map_, tuple(x.shape)):
+    if fused and runs_native(x, *parts) and NATIVE.supports(normalizer, map_, shape):
         return tensors.quantize(x, normalizer, map_, key, out, check=check)
     suspect = check and holds_bad(x, map_)
     if suspect and out is not None:

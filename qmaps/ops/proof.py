@@ -35,11 +35,12 @@ SWITCH = "QMAPS_CHECK_DEVICES"
 """The environment variable that switches this off."""
 SPECS = (
     ("B256/DE-sym@8s", "B256/geometric@8u+qsr", torch.float32),
+    ("B64xbf16/mu-law10:linear0@5s+qsr", "B64xbf16/geometric@3u+qsr", torch.float32),
     ("B64xbf16/mu-law10:linear0@4s+qsr", "B64xbf16/geometric@4u+qsr", torch.bfloat16),
     ("B128/DE@4s+sr", "B128/DE-0@4u", torch.float32),
 )
-"""Quantizers of both moments, and the dtype of the parameter, which is rounded stochastically if it
-is bfloat16."""
+"""Quantizers of both moments, those of `8bit` and `4bit` among them, and the dtype of the
+parameter, which is rounded stochastically if it is bfloat16."""
 NUMEL, STEPS = 1500, 2
 
 

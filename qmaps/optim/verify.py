@@ -19,7 +19,7 @@ from qmaps import optim
 from qmaps.algebra.quantizer import QuantizedTensor, quantizer
 from qmaps.engines.triton import engine as triton
 from qmaps.ops.backends import backends, use_backend
-from qmaps.ops.proof import differing, driver, every_exponent
+from qmaps.ops.proof import SWITCH, differing, driver, every_exponent
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.rule import check_above_0, check_finite
 from qmaps.storage import __version__
@@ -152,8 +152,6 @@ def _engines(device: torch.device) -> tuple[list[str], str]:
 @contextmanager
 def _unchecked() -> Iterator[None]:
     """Do not compare small steps first; this does."""
-    from qmaps.ops.proof import SWITCH
-
     before = os.environ.get(SWITCH)
     os.environ[SWITCH] = "0"
     try:
@@ -218,8 +216,7 @@ def _step_check(
             found = _trained(engine, device, rule, given, FLOATS[dtype], sizes)
         except Exception as error:
             return Check(engine, ", ".join(words), sum(sizes), triton.first_line(error))
-        counts = found[1].engine_counts()
-        left = sum(count for name, count in counts.items() if name.startswith("reference"))
+        left = found[1].engine_counts().get("reference", 0)
         problem = _differences(expected[0], found[0])
         return Check(engine, ", ".join(words), sum(sizes), problem, left)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import long, long_prediction, verdict_counts
+from benchmarks import long_prediction, verdict_counts
 from benchmarks.blind.models import MODELS, SEEN
 from qmaps.analyze.recommend import verdict
 
@@ -34,8 +34,7 @@ def test_the_lengths_of_the_trainings_that_recommend_names() -> None:
 
 
 def test_what_recommend_says_of_long_trainings() -> None:
-    frames = (pd.read_csv(long.FOLDER / name) for name in (long.TRIALS, long_prediction.REPLAYS))
-    pairs = long_prediction.points(*frames)
+    pairs = long_prediction.points(*long_prediction.committed())
     assert long_prediction.ends(pairs) == verdict.LONG_ENDED
     assert pairs["task"].nunique() == verdict.LONG_TASKS
     assert {

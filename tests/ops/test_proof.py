@@ -14,6 +14,7 @@ from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.reference_plan import ReferencePlan
 from qmaps.errors import BackendWarning, BadValueError
 from qmaps.ops import proof
+from qmaps.optim.presets import pair_of
 
 CPU = torch.device("cpu")
 
@@ -50,6 +51,11 @@ def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     proof.PROVEN.clear()
     yield tmp_path / "devices"
     proof.PROVEN.clear()
+
+
+@pytest.mark.parametrize("name", ["8bit", "4bit"])
+def test_the_formats_of_a_preset_are_compared(name: str) -> None:
+    assert pair_of(name).spec in {f"{first} + {second}" for first, second, _ in proof.SPECS}
 
 
 def test_equal_bits_are_recorded(monkeypatch: pytest.MonkeyPatch, places: Path) -> None:

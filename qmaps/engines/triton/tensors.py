@@ -30,9 +30,9 @@ def quantize(
     """Packed codes and scales of a tensor, into `out` if given; nothing is checked."""
     x, shape = x.contiguous(), tuple(x.shape)
     if out is None:
-        needed, layout, _ = packing.stored(normalizer, map_.bits, shape)
+        needed, _, _ = packing.stored(normalizer, map_.bits, shape)
         packed = torch.empty(needed, dtype=torch.uint8, device=x.device)
-        scales = tuple([torch.zeros(size, dtype=dtype, device=x.device) for dtype, size in layout])
+        scales = normalizer.zero_scales(shape, x.device)
     else:
         packed, scales = out
     _run(ENCODE, x, packed, scales, normalizer, map_, key)
